@@ -1,14 +1,14 @@
 //! Runs the library in a process that a harness measures from outside, to compare it with other libraries.
 //!
 //! It reads one JSON command per line on standard input, and writes one JSON answer per line on standard
-//! output. The event is `BENCH_PAYLOAD`, with the idempotency key as its `payment_id`. The handler waits `handler_ms`
-//! and returns `BENCH_RESPONSE` with `payment_id` and `execution`. `execution` holds the process id and a counter, so
-//! that a result shows which run returned it.
+//! output. The event is the JSON in the environment variable `BENCH_PAYLOAD`, with the idempotency key as its
+//! `payment_id`. The handler waits `handler_ms`, and returns the JSON in `BENCH_RESPONSE`, with `payment_id` and
+//! `execution` added. `execution` holds the process id and a counter, so that a result shows which run returned it.
 //!
 //! | `cmd` | fields | does | answers |
 //! |---|---|---|---|
 //! | `run` | `n`, `prefix`, `cache` | `n` calls one after another, keys `PREFIX-0`…; `cache`: with the local cache | `returned`, `executed`, `errors` by kind, `wall_ns` |
-//! | `dup` | `n`, `prefix`, `width`, `handler_ms` | `n` times: `width` calls at once with one key | as `run` |
+//! | `dup` | `n`, `prefix`, `width`, `handler_ms` | `n` times, each with a new key: `width` calls at once | as `run` |
 //! | `batch` | `n`, `prefix`, `width` | an SQS event of `n` records, delivered to the library's worker, which runs `width` at once | as `run` |
 //! | `one` | `key`, `handler_ms`, `remaining_ms`, `fail`, `value` | one call, the deadline `remaining_ms` away | `outcome` (`returned` or `raised`), `value` or `error`, `executed`, `wall_ms` |
 //! | `exit` | | ends the process | |
@@ -198,7 +198,7 @@ impl Bench {
         })
     }
 
-    /// Delivers a queue's event to a worker that runs at most `width` of its records at once.
+    /// Delivers an SQS event of `n` records to a worker that runs at most `width` of them at once.
     async fn batch(&self, command: &Command, tally: &mut Tally) {
         let Some(width) = NonZeroUsize::new(command.width) else { return };
         let records = (0..command.n).map(|nth| {

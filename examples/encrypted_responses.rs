@@ -36,7 +36,8 @@ impl fmt::Debug for Envelope {
 
 impl Envelope {
     fn kek(&self, id: &str) -> Result<AesKek, StoreError> {
-        let unknown = || StoreError::new(StoreErrorKind::Rejected, format!("no key encryption key `{id}`"));
+        let unknown =
+            || StoreError::new(StoreErrorKind::Rejected, format!("there's no key encryption key `{id}`"));
         AesKek::new(&AES_256, self.keys.get(id).ok_or_else(unknown)?).map_err(|_| unknown())
     }
 
@@ -48,7 +49,7 @@ impl Envelope {
         self.kek(&self.newest)?.wrap(&data_key, &mut sealed).map_err(failed)?;
         let mut text = plaintext.to_vec();
         let sealing = RandomizedNonceKey::new(&AES_256_GCM, &data_key).map_err(failed)?;
-        // The record's key is authenticated data, so the ciphertext can't be decrypted in another record.
+        // The stored key is authenticated too, so the ciphertext can't be decrypted in another record.
         let nonce = sealing.seal_in_place_append_tag(Aad::from(key.as_str()), &mut text).map_err(failed)?;
         sealed.extend_from_slice(nonce.as_ref());
         sealed.extend_from_slice(&text);

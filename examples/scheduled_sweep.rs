@@ -1,5 +1,6 @@
 //! A function that EventBridge Scheduler starts once an hour. It deletes the expired records of a PostgreSQL
-//! table, a thousand at a time, and ends well before its deadline. The next hour's run deletes the rest.
+//! table, a thousand at a time, and ends well before its deadline. If expired records are left, the next hour's
+//! run deletes them.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::{Value, json};
 
 const BATCH: u32 = 1000;
-/// How long before its deadline the function stops. A batch takes milliseconds, but more on a busy database.
+/// The function starts no batch in this time before its deadline. A batch takes milliseconds, but longer on a busy
+/// database.
 const RESERVE: Duration = Duration::from_secs(5);
 
 #[tokio::main(flavor = "current_thread")]

@@ -5,12 +5,12 @@
 //! cargo run --profile verification --example store_table --features postgres,redis -- --against PROGRAM [ROUNDS]
 //!
 //! The second form compares this build with PROGRAM, which is this example built from an earlier commit. The two
-//! programs take turns, 5 rounds each by default, so that both meet the same noise. A row has the median of the rounds'
-//! p50 for PROGRAM ("before") and for this build ("after"), their difference, and the noise: how much the rounds of one
-//! program differ.
+//! programs take turns, 5 rounds each by default, so that both meet the same noise. A row has the p50 of PROGRAM
+//! ("before") and of this build ("after"), their difference, and the noise. Each p50 is the median over the rounds, and
+//! the noise is how much the p50 of one program differs between rounds.
 //!
-//! The example starts the servers: an embedded DynamoDB in this process, a PostgreSQL and a Redis. If a row's name has
-//! a delay, each of its requests takes that much longer, like a request to a real service.
+//! The example starts the servers: an embedded DynamoDB in this process, a PostgreSQL and a Redis. In the rows
+//! `DynamoDB + 3 ms`, each request takes 3 ms longer, like a request to a real service.
 //!
 //! PostgreSQL has one row for each way to send statements. In these rows, `server CPU` is the processor time of the
 //! store's sessions for one run, from `/proc/PID/schedstat`.
@@ -106,7 +106,7 @@ impl Transactions for Measured {
     }
 }
 
-/// The measurements of one store.
+/// One row of the table: a store, the form in which it's used, and the measurements.
 struct Row {
     name: String,
     first: Times,
@@ -121,7 +121,7 @@ struct Times {
     cpu: Option<Duration>,
 }
 
-/// Runs `operation` for this many keys, and returns the quantiles of its times and the requests per run.
+/// Runs `operation` once for each of `runs` keys. Returns the quantiles of the times, and the requests per run.
 async fn times(requests: &AtomicU64, runs: usize, mut operation: impl AsyncFnMut(&str)) -> Times {
     requests.store(0, Ordering::Relaxed);
     let mut times = Vec::with_capacity(runs);
@@ -194,8 +194,8 @@ fn main() {
     }
 }
 
-/// Runs the program, and parses the table that it prints. Returns each row's name and its p50 in ms, of a first run and
-/// of a duplicate.
+/// Runs the program, and parses the table that it prints. Returns each row's name with two p50s in ms: of a first run,
+/// and of a duplicate.
 fn table_of(program: &str) -> Vec<(String, [f64; 2])> {
     let output = std::process::Command::new(program).output().expect("the program starts");
     let text = String::from_utf8(output.stdout).unwrap();

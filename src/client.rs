@@ -1,9 +1,10 @@
 //! An HTTP client that keeps one key over all attempts of an operation: [`IdempotentRequests`], a middleware
 //! for `reqwest`.
 //!
-//! The server's layer runs an operation once; this middleware makes retries safe. It draws a key for each
-//! operation, or takes the one that you have stored. It sends the key as `Idempotency-Key` with every attempt,
-//! retries transient failures, and reports whether the response is a replay.
+//! The server recognises a repeated operation by its key, for example with this library's HTTP layer. So retries are
+//! safe if every attempt sends the same key. This middleware draws a key for each operation, or takes the one that
+//! you have stored. It sends the key as `Idempotency-Key` with every attempt, retries transient failures, and reports
+//! whether the response is a replay.
 //!
 //! ```
 //! use lambda_idempotency::{Key, client::{self, IdempotentRequests}};
@@ -59,14 +60,14 @@
 //! Before each retry, the middleware waits as long as `Retry-After` asks for, in seconds or as a date, plus a random
 //! backoff (full jitter). The longest possible backoff doubles with each attempt, from 100 ms to 5 s. All attempts and
 //! waits together stay within the [budget](IdempotentRequests::budget) of 30 s. If a wait would exceed the budget, you
-//! get the last response at once, with its `Retry-After`. An attempt that's still running when the budget ends is
-//! dropped.
+//! get the last attempt's result at once. A response keeps its `Retry-After`. An attempt that's still running when the
+//! budget ends is dropped.
 //!
 //! All operations of a client share a [quota](IdempotentRequests::retry_quota) of retries, as in the standard retry
 //! mode of AWS's SDKs, so that retries don't multiply the load in an outage. The quota has 500 tokens. A retry takes 5,
 //! or 10 after a timeout. A retry that waits for an outcome (409, 425) takes none. When an operation gets a final
 //! response, it returns tokens to the quota. If some of its retries took tokens, it returns as many as the last of them
-//! took. Otherwise, it returns 1. If too few tokens are left for a retry, you get the last response at once.
+//! took. Otherwise, it returns 1. If too few tokens are left for a retry, you get the last attempt's result at once.
 //!
 //! # Results
 //!
@@ -81,14 +82,15 @@
 //! # Limits
 //!
 //! - A body that can't be cloned (a stream) is sent once, with its key.
-//! - A multipart form gets a new random boundary each time you build it. With the same key, its body differs, and the
-//!   server answers 422. Encode the form once, and store its bytes and its `Content-Type` with the key.
+//! - A multipart form gets a new random boundary each time you build it. If you build it again for the same key, the
+//!   body differs, and the server answers 422. Encode the form once, and store its bytes and its `Content-Type` with
+//!   the key.
 //! - `RequestBuilder::build` of `reqwest-middleware` drops the extensions, and with them the key: the request gets
 //!   another key when you execute it. Use `send`, or `execute_with_extensions`, or set the header yourself.
 //! - Use each value of `Extensions` for one operation only. A key that the middleware draws stays in the extensions
 //!   until the response is a 2xx, or a replay with a status that isn't retried. Until then, a middleware before this
-//!   one can send the operation again. To repeat a request after a 2xx, for example because the response's body broke
-//!   off, set the key yourself.
+//!   one can send the operation again with the same key. To repeat a request after a 2xx, for example because the
+//!   response's body broke off, set the key yourself.
 //! - Send a stored key in the same form as before, quoted or [bare](IdempotentRequests::bare). Some servers treat
 //!   the two forms as different keys.
 //! - If you drop the future of `send`, as `tokio::time::timeout` does, you lose a key that the middleware drew. Draw
@@ -96,8 +98,8 @@
 //! - The middleware has no timeout for a single attempt, only the budget. Give `reqwest` a `timeout`, or a
 //!   `connect_timeout` and a `read_timeout`: without these, a silent connection uses up the whole budget.
 //! - The code `in-progress` counts only with status 409. With any other status, the middleware ignores the code.
-//! - A rejected certificate is retried like a failed connection, because `reqwest` reports both alike. The same goes
-//!   for `https` without a TLS feature of `reqwest`: enable one yourself.
+//! - A rejected certificate is retried like a failed connection, because `reqwest` reports both alike. So is a request
+//!   to an `https` URL if no TLS feature of `reqwest` is enabled: enable one yourself.
 //! - `reqwest` follows redirects, to other hosts too. It then forwards the key, and at a 307 or 308 also the body,
 //!   though it strips `Authorization`. Give `reqwest` a redirect policy that fits your API, as above.
 //! - Middlewares that you add after this one see each attempt. Add middlewares that sign or log requests there.
@@ -237,7 +239,8 @@ impl IdempotentRequests {
     }
 
     /// The tokens for retries, shared by all operations of this client and its clones. Default: 500. See
-    /// [the module](crate::client). With 0, only operations in progress are retried.
+    /// [the module](crate::client). With 0, the middleware retries only after a 409 or 425, since these retries take no
+    /// tokens.
     pub fn retry_quota(mut self, tokens: u32) -> Self {
         self.quota = Arc::new(Quota::new(tokens));
         self

@@ -28,7 +28,8 @@
 //!   internals.
 //! - That written data survives a power loss of the store.
 //! - That a condition is missing, if another condition implies it. A settled record has no lease, so a takeover or
-//!   an extension that doesn't test the status still fails on the lease. Only the stored item shows the difference.
+//!   an extension that doesn't test the status still fails on the lease. A test has to edit the stored item to show the
+//!   difference.
 //! - That the server doesn't remove records early. It may keep the TTL of a record that was replaced, cap a TTL, or
 //!   evict records when its memory is full. Check the TTL after each kind of write, and turn eviction off.
 //! - That reads are strongly consistent on replicas. A single node never shows an old record, so run the suite on the

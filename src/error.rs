@@ -31,7 +31,7 @@ pub enum ErrorKind {
     /// the result some other way.
     NotRetained,
     /// This run lost its claim: another delivery took over after the lease had expired, or an operator settled the
-    /// record. The outcome that they record counts. An extension also fails with this kind if the record is gone or
+    /// record. Their outcome counts, not this run's. An extension also fails with this kind if the record is gone or
     /// unreadable.
     Fenced,
     /// The store failed, or there was no time left: retry. **Nothing ran**, with one exception: a handler whose writes
@@ -276,8 +276,9 @@ pub enum RunError<E> {
     /// The handler ran in this call, and this is its own error, which isn't recorded.
     Handler(E),
     /// The operation failed permanently, in this run or in an earlier one, and every call gets this failure. A run's
-    /// failure is recorded under at-most-once, with [`Recording::Record`](crate::settings::Recording::Record), or if
-    /// the handler returns [`Failure::permanent`](crate::Failure::permanent).
+    /// failure is recorded in three cases: under at-most-once; with
+    /// [`Recording::Record`](crate::settings::Recording::Record); and if the handler returns
+    /// [`Failure::permanent`](crate::Failure::permanent).
     ///
     /// If this run's failure couldn't be stored, [`Operation::run`](crate::Operation::run) returns
     /// [`Handler`](Self::Handler). The event layers return `Recorded` in that case too, because they've already
@@ -306,8 +307,8 @@ impl<E: fmt::Display> fmt::Display for RunError<E> {
 /// Handlers that return `lambda_runtime::Error` can use `?` on a `RunError<lambda_runtime::Error>`. The bound on `E` is
 /// `Display`, because `lambda_runtime::Error` is a boxed error, which doesn't implement `std::error::Error`.
 impl<E: fmt::Debug + fmt::Display + 'static> StdError for RunError<E> {
-    /// The cause of this library's error, or of a handler's boxed error. A handler's error of another type
-    /// appears in `Display`; match [`RunError::Handler`] for its cause.
+    /// The cause of this library's error, or of a handler's boxed error. `None` for a handler's error of another type:
+    /// match [`RunError::Handler`] to get its cause.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Handler(error) => {

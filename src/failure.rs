@@ -133,7 +133,8 @@ pub(crate) struct ErrorPolicy {
 pub(crate) enum OnError {
     /// The key is released.
     Release,
-    /// This failure is recorded. For `None`, the caller records a failure with the error's type and message.
+    /// This failure is recorded. If it's `None`, the code that called [`ErrorPolicy::on`] makes the failure from the
+    /// error's type and message.
     Record(Option<RecordedFailure>),
 }
 
@@ -178,7 +179,8 @@ mod tests {
         }
     }
 
-    /// A batch's worker logs this text. Another error's text may quote the record.
+    /// A batch's worker logs the text of this library's errors. Another error's text may quote the record, so the
+    /// worker doesn't log it.
     #[cfg(feature = "events")]
     #[test]
     fn only_library_errors_keep_their_text() {

@@ -1,4 +1,4 @@
-//! [`Fingerprint`]: a hash of the request that must match when a key is used again.
+//! [`Fingerprint`]: a hash of the parts of a request that must match when its key is used again.
 //!
 //! ```
 //! use lambda_idempotency::Fingerprint;
@@ -24,7 +24,8 @@ use crate::{
     key::{Hex, parse_hex, update_prefixed},
 };
 
-/// The SHA-256 of the request that must match when a key is used again, with the version of its rules.
+/// The SHA-256 of the parts of a request that must match when its key is used again. The rules for the hash have a
+/// version.
 ///
 /// # The rules of version 1
 ///
@@ -39,9 +40,9 @@ use crate::{
 ///   bytes of their keys, each as its key (a string) and its value. Keys that occur twice keep their order;
 ///   none is dropped.
 /// - **Bytes**: their length, and the bytes.
-/// - **Parts**: the length of the purpose and the purpose; then every part as its tag, the length of its
-///   label, its label, and its content. `b` is bytes: their length, and the bytes. `j` is JSON: the digest of
-///   its own fingerprint.
+/// - **Parts**: the length of the purpose and the purpose, such as `http`; then every part as its tag, the
+///   length of its label, its label, and its content. `b` is bytes: their length, and the bytes. `j` is JSON:
+///   the digest of its own fingerprint.
 ///
 /// A string may hold half of a surrogate pair (`"\ud800"`), which UTF-8 can't represent. It's encoded as the
 /// three bytes that UTF-8's scheme yields for its code point (WTF-8). No other string contains these bytes.

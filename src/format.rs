@@ -12,8 +12,8 @@ const MAX_FORMAT: usize = 32;
 /// How [`Operation::run`](crate::Operation::run) encodes a result for the record, and decodes it for a duplicate.
 ///
 /// The record names the format, unless it's JSON. If the record names another format than the operation's, the library
-/// refuses the result. A record without a name has JSON, which the library still reads after you switch to another
-/// format.
+/// refuses the result. If the record names no format, the result is JSON, which the library still reads after you
+/// switch to another format.
 ///
 /// ```
 /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};

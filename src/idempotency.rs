@@ -33,7 +33,7 @@ const WITHOUT_A_CLAIM: &str = "a handler that runs without a claim";
 pub struct Idempotency {
     driver: Driver,
     function: Arc<str>,
-    /// The user's name for the operation, if the function has more than one.
+    /// The name that the user gave the operation, if any.
     operation: Option<Arc<str>>,
     /// The invocation, if the user set it.
     invocation: Option<Invocation>,
@@ -140,7 +140,7 @@ impl Idempotency {
     /// Run without claims only if the handler has no side effects besides its staged writes, so that it may run any
     /// number of times, also concurrently. A handler that charges a card, sends a mail or calls another service needs
     /// a claim. Inside the handler, [`current`](crate::current) returns `None`. If the handler fails or panics, the
-    /// library drops the staged writes. It stores nothing else, unless it records the failure: see
+    /// library drops the staged writes, and stores nothing unless it records the failure: see
     /// [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error).
     ///
     /// Deliveries with and without a claim may share keys, for example while a deployment switches a function from
@@ -227,7 +227,7 @@ impl Idempotency {
     ///     let response = Resolution::Complete(r#"{"receipt":17}"#.into());
     ///     match idempotency.resolve(&key, &seen, response).await? {
     ///         Some(record) => println!("{}", record.status().as_str()),
-    ///         None => println!("another was faster: look again"),
+    ///         None => println!("another write was faster: read the record again"),
     ///     }
     /// }
     /// # Ok(())

@@ -6,7 +6,7 @@ use crate::time::Timestamp;
 
 /// 2020-01-01: an earlier deadline counts as unknown.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
-/// A deadline that's more than this time in the future counts as unknown.
+/// A deadline further in the future than this counts as unknown.
 const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The platform's information about one invocation.
@@ -14,11 +14,13 @@ const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Invocation {
     deadline: Option<Timestamp>,
     request_id: Option<Arc<str>>,
-    /// When a duplicate must stop waiting at the latest. The settings and the deadline may end its wait earlier.
+    /// The latest time until which a duplicate waits for another delivery's outcome. The settings and the deadline may
+    /// end the wait earlier.
     last_wait: Option<Timestamp>,
     /// When the caller stops waiting for the answer, if that's before the deadline.
     caller_waits_until: Option<Timestamp>,
-    /// The length of leases that are extended while their handler runs, if the settings don't set one.
+    /// The length of a lease that the library extends while the handler runs. Applies only if
+    /// `Settings::lease_extension` isn't set.
     short_lease: Option<Duration>,
     /// The tenant that the invocation is for, in a function with tenant isolation.
     tenant: Option<Arc<str>>,
@@ -89,7 +91,7 @@ impl Invocation {
         Self { short_lease: Some(length), ..self }
     }
 
-    /// Uses leases that last until the deadline: for claims that the library doesn't extend.
+    /// Drops the length that `with_short_leases` set, for claims whose leases the library doesn't extend.
     pub(crate) fn without_short_leases(self) -> Self {
         Self { short_lease: None, ..self }
     }
@@ -159,7 +161,7 @@ mod tests {
 
     #[cfg(feature = "events")]
     #[test]
-    fn waits_can_end_before_the_deadline() {
+    fn waiting_until_sets_the_last_wait() {
         let last = Some(Timestamp::from_secs(1_795_000_000));
         assert_eq!(Invocation::unknown().waiting_until(last).last_wait(), last);
     }

@@ -11,7 +11,7 @@ pub(crate) const MAX_KEY_BYTES: usize = 255;
 /// The longest function or operation name in a scope, in bytes. Lambda's own limit for a function's
 /// name is 64 (CreateFunction in the Lambda API reference).
 const MAX_NAME_BYTES: usize = 128;
-/// The longest caller in a scope, in bytes. An issuer's URL and a subject are much shorter.
+/// The longest caller in a scope, in bytes. A caller made of an issuer's URL and a subject is much shorter.
 const MAX_CALLER_BYTES: usize = 2048;
 
 /// Marks the operation's name in a key of shadow mode.
@@ -125,7 +125,8 @@ impl Scope {
     }
 
     /// The same operation and caller, in an invocation of this tenant. If the scope has no caller, the tenant takes the
-    /// caller's place, as it does for events. Lambda limits a tenant's id to 256 characters, so there's no limit here.
+    /// caller's place, as in the scope of an event. This function doesn't check the tenant's length, since Lambda
+    /// limits a tenant's id to 256 characters.
     pub(crate) fn of_tenant(&self, tenant: &str) -> Self {
         let caller: Arc<str> = match &self.caller {
             Some(caller) => joined(&["tenant", tenant, caller]).into(),
@@ -169,8 +170,8 @@ fn checked_name(what: &str, name: &str) -> Result<Arc<str>, Error> {
 
 /// A scoped key as a store sees it: `<function>/<operation>#<64 hex digits>`.
 ///
-/// The digits are a SHA-256 over the length-prefixed function, operation, caller and key, so delimiters in
-/// them can't make two operations collide. A stored key is safe to show and to log.
+/// The digits are a SHA-256 over the length-prefixed function, operation, caller and key, so a delimiter in
+/// one of these can't make two operations collide. A stored key is safe to show and to log.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StoredKey(Arc<str>);
 
@@ -222,7 +223,7 @@ impl StoredKey {
         self.0.rsplit_once('#').and_then(|(names, _)| names.split_once('/'))
     }
 
-    /// Derives a key for one step of this operation, the same in every attempt. The key is a UUID (version 8, RFC
+    /// Derives a key for one step of this operation. The key is the same in every attempt. It's a UUID (version 8, RFC
     /// 9562 section 5.8), since payment gateways accept UUIDs as idempotency keys.
     pub(crate) fn derive(&self, step: &str) -> String {
         let mut hash = Sha256::new();
@@ -285,7 +286,7 @@ pub(crate) fn joined(parts: &[&str]) -> String {
     parts.iter().map(|part| format!("{}:{part}", part.len())).collect()
 }
 
-/// Hashes the length of `bytes`, and then `bytes`. So moving a byte from one part to the next changes the hash.
+/// Hashes the length of `bytes`, and then `bytes`. So the hash changes if a byte moves from one value to the next.
 pub(crate) fn update_prefixed(hash: &mut Sha256, bytes: &[u8]) {
     hash.update((bytes.len() as u64).to_be_bytes());
     hash.update(bytes);

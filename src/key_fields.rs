@@ -29,8 +29,8 @@ use crate::{
 ///
 /// JMESPath doesn't distinguish an absent field from `null`. Selected values are exact, and so are `to_string` and
 /// `to_number`. But JMESPath compares and calculates in 64-bit floats, and treats nearly equal numbers as equal: a
-/// filter can't tell two integers above 2^51 apart, and `sum` and similar functions round. Compare only ids that are
-/// strings.
+/// filter can't tell two successive integers above 2^51 apart, and `sum` and similar functions round. So compare ids in
+/// a filter only if they're strings.
 ///
 /// A JMESPath search reads and decodes at most 16 MiB and creates at most 262,144 values, since each value takes
 /// many times the memory of its text. Beyond these limits, the search fails. A JSON Pointer has no such limit, and
@@ -40,9 +40,9 @@ use crate::{
 ///
 /// - A string counts as its content, a number or a boolean as its text. `0` and `false` are keys, and the
 ///   string `"7"` is the same key as the number `7`.
-/// - In these cases, the key is the stored form of a [`Fingerprint`] of all the selected values: several fields, an
-///   array, an object, or a string that has control characters or is longer than a key may be. A string that looks like
-///   a fingerprint becomes a fingerprint too. In a fingerprint of several fields, an absent field counts as null.
+/// - An array or an object becomes a [`Fingerprint`], whose stored form is the key. So does a string that has control
+///   characters, is longer than a key may be, or looks like a fingerprint itself. Several fields become one
+///   fingerprint, in which an absent field counts as null.
 /// - An absent field, null or a blank string is a **missing key**, and never a key that events share. Several
 ///   fields, an array or an object are a missing key too, if every value in them is absent, null or blank.
 ///
@@ -61,12 +61,12 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct KeyFields {
     fields: Vec<Selector>,
-    /// How many of the first fields must have a value.
+    /// The first `required` fields must have a value.
     required: usize,
     /// The fields that must match when the key is used again; `None` means the event's payload.
     #[cfg(feature = "events")]
     compared: Option<Vec<Selector>>,
-    /// The event's source, if the key's fields don't identify it.
+    /// The event's source, if the key needs it because the fields don't contain it.
     source: Option<String>,
 }
 
@@ -98,7 +98,7 @@ impl KeyFields {
         Self { required: self.fields.len(), ..self }
     }
 
-    /// Builds keys from required and optional fields that this library defines, as JSON Pointers.
+    /// Builds keys from fields that this library itself names by JSON Pointers: required ones, then optional ones.
     #[cfg(feature = "events")]
     pub(crate) fn known(required: &[&'static str], optional: &[&'static str]) -> Self {
         let fields = required.iter().chain(optional);
@@ -124,13 +124,13 @@ impl KeyFields {
         Self { required: count.min(self.fields.len()), ..self }
     }
 
-    /// How many of the first fields must have a value.
+    /// The number of fields that must have a value. They're the first ones.
     #[cfg(feature = "events")]
     pub(crate) fn required(&self) -> usize {
         self.required
     }
 
-    /// Compares only these fields.
+    /// Like [`comparing`](Self::comparing), but for names that may be invalid.
     ///
     /// # Errors
     ///
@@ -171,8 +171,7 @@ impl KeyFields {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if `json` isn't JSON, a name on a pointer's path can't be read or appears twice, a
-    /// JMESPath function can't use its argument, or the search exceeds its limits. The error contains none of the
-    /// text.
+    /// JMESPath function can't use its argument, or the search exceeds its limits. The error doesn't quote `json`.
     pub fn key_of(&self, json: &[u8]) -> Result<Option<Key>, Error> {
         let found = self.fields.iter().map(|field| field.find(json)).collect::<Result<Vec<_>, _>>()?;
         let is_there = |value: &Option<Cow<'_, str>>| value.as_deref().is_some_and(names_something);
@@ -349,7 +348,7 @@ mod tests {
         assert_ne!(of(&"x".repeat(256)), of(&"x".repeat(257)));
         assert_ne!(of("a\u{0}"), of("a\u{1}"));
         let digest = of(&"x".repeat(256));
-        assert_ne!(of(&digest), digest, "a chosen text can't collide with another value's key");
+        assert_ne!(of(&digest), digest, "a digest that's sent as text gets another key");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!
 //! # When a key is free again
 //!
-//! If a handler leaves no outcome, its key is free once the invocation's deadline, the
+//! If a claim isn't settled, for example because the process died, its key is free once the invocation's deadline, the
 //! [`lease_grace`](crate::settings::Settings::lease_grace) and the [`skew_margin`](crate::settings::Settings::skew_margin) have
 //! passed: 4 seconds after the deadline, by default. Until then, duplicates get
 //! [`InProgress`](crate::ErrorKind::InProgress). If the deadline is unknown, the key is free when
@@ -31,9 +31,9 @@
 //! # }
 //! ```
 //!
-//! At the deadline, the caller gets an error, and the library drops an async handler. The process keeps running. Code
-//! that blocks its thread, `spawn_blocking` and spawned tasks keep running too, so a duplicate can run beside them once
-//! the key is free. AWS reports that in on-demand functions, too, code can keep running after a timeout
+//! At the deadline, the caller gets an error, and the library drops the handler's future. The process keeps running,
+//! and so do spawned tasks, `spawn_blocking`, and a handler that blocks its thread. A duplicate can run beside them
+//! once the key is free. AWS reports that code can keep running after a timeout in on-demand functions too
 //! ([aws-lambda-rust-runtime#1155](https://github.com/aws/aws-lambda-rust-runtime/issues/1155)). Lambda rejects a late
 //! response with 410, which the runtime logs. A response that was recorded in time is still replayed to the next
 //! delivery.
@@ -74,8 +74,8 @@ impl Idempotency {
     /// [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) without a layer around them. In a function
     /// with tenant isolation, the context's tenant becomes part of the keys.
     ///
-    /// Call it at the handler's entry: the library measures the invocation's time from this call, and checks here
-    /// whether the context's deadline is valid.
+    /// Call this method at the handler's entry: the library measures the invocation's time from this call, and checks
+    /// here whether the context's deadline is valid.
     #[must_use]
     pub fn for_context(&self, context: &Context) -> Self {
         self.for_invocation(self.entered(context))

@@ -9,9 +9,9 @@
 //! happen exactly once.*
 //!
 //! With [`current`], the handler gets its claim and learns about earlier
-//! attempts. The claim has a key for downstream APIs that is the same in every attempt
-//! ([`ClaimHandle::derive_key`]), and a fencing token for downstream writes, a number that grows with every
-//! attempt ([`ClaimHandle::generation`]).
+//! attempts. For calls to downstream APIs, the claim derives a key that is the same in every attempt
+//! ([`ClaimHandle::derive_key`]). For downstream writes, the claim has a fencing token ([`ClaimHandle::generation`]):
+//! a number that grows with every attempt.
 //!
 //! # Wrap a handler
 //!
@@ -66,7 +66,7 @@
 //!
 //! # What can't be promised
 //!
-//! - Exactly one effect outside the store's transaction, when the process dies after the effect and before its outcome
+//! - Exactly one effect outside the store's transaction, when the process dies after the effect and before the outcome
 //!   is recorded. The next delivery runs the handler again. Under at-most-once, no delivery does.
 //! - One outcome over two Regions of a multi-Region eventually consistent global table.
 //! - Anything after a table was restored from a backup: the restore brings old claims back.
@@ -75,8 +75,8 @@
 //! - Deduplication beyond the retention. Set it longer than the queue keeps redelivering.
 //!
 //! [`guide::failure_modes`] says what happens at each point of failure, and which test shows it.
-//! [`guide::protocol`] has the rules, [`guide::exactly_once`] explains effects in the outcome's transaction, and
-//! [`guide::operations`] covers running, deploying, metrics and defaults.
+//! [`guide::protocol`] has the rules, [`guide::exactly_once`] explains how one transaction stores a handler's effects
+//! and its outcome, and [`guide::operations`] covers running, deploying, metrics and defaults.
 
 pub mod guide;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// A number that the library reports through the [`metrics`](https://docs.rs/metrics) facade. With the
-/// feature `metrics`, the recorder that the function installs gets it.
+/// A number that the library reports through the [`metrics`](https://docs.rs/metrics) facade, to the recorder that
+/// the function installs. Without the feature `metrics`, the library reports none.
 ///
 /// No metric has labels: the recorder can add the function's name, and a label with the key would disclose the key.
 ///
@@ -34,7 +34,7 @@ pub enum Metric {
     InProgress,
     /// Counter: a key was reused for another request.
     Mismatch,
-    /// Counter: at most one run is allowed, and an earlier run ended without an answer.
+    /// Counter: a delivery was refused, because at most one run is allowed and an earlier run ended without an answer.
     OutcomeUnknown,
     /// Counter: a duplicate learned that the operation is done, but its response wasn't kept.
     NotRetained,
@@ -47,7 +47,7 @@ pub enum Metric {
     /// Counter: a keyed request carried credentials, but its caller is unknown.
     CallerUnknown,
     /// Counter: the store failed before the claim, or an outcome couldn't be read from the store. Either nothing ran,
-    /// or the handler ran without protection. Such a run counts as [`Unprotected`](Self::Unprotected) too.
+    /// or the handler ran without protection, which counts as [`Unprotected`](Self::Unprotected) too.
     StoreUnavailable,
     /// Counter: the invocation had too little time left to claim anything, and nothing ran.
     NoTimeLeft,
@@ -68,7 +68,8 @@ pub enum Metric {
     Unrecorded,
     /// Counter: an outcome was recorded without its response.
     ResponseOmitted,
-    /// Counter: a condition of a handler's writes failed. This attempt applied neither the writes nor the outcome.
+    /// Counter: an attempt to commit a handler's writes failed, because a condition of the writes failed. That attempt
+    /// applied neither the writes nor the outcome.
     Declined,
     /// Counter: the last attempt to commit a handler's writes failed for another reason than a condition, and applied
     /// neither the writes nor the outcome.
@@ -77,11 +78,11 @@ pub enum Metric {
     Unresolved,
     /// Counter: a claim's lease was extended.
     LeaseExtended,
-    /// Counter: an extension of a claim's lease failed this time.
+    /// Counter: an extension of a claim's lease was tried, and isn't known to be applied.
     LeaseNotExtended,
     /// Counter: a claim was dropped without being settled, or its release isn't known to be applied.
     Abandoned,
-    /// Counter: a handler was cut off, before its lease or its invocation ended, or because its claim was lost.
+    /// Counter: a handler was cut off, because its lease or its invocation was about to end, or its claim was lost.
     CutOff,
     /// Counter: a handler panicked.
     Panicked,
@@ -108,12 +109,12 @@ pub enum Metric {
     /// Counter: in shadow mode, the store failed or was too slow, so it's unknown what `enforce` would have done.
     ShadowUnknown,
     /// Counter: every record of a batch was returned for redelivery. A batch isn't counted if other deliveries are
-    /// processing all its records. Lambda's `Errors` counts an invocation that returned its whole batch only if
-    /// `fail_if_all_fail` is set.
+    /// processing all its records. If `fail_if_all_fail` is set, the invocation fails, so Lambda's `Errors` counts it
+    /// too. Otherwise, `Errors` doesn't count it.
     AllFailed,
-    /// Histogram, in milliseconds: the time to claim or to find the outcome.
+    /// Histogram, in milliseconds: how long claiming took, whether or not it succeeded.
     ClaimLatency,
-    /// Histogram, in milliseconds: the time to settle an operation.
+    /// Histogram, in milliseconds: how long settling took, whether or not it succeeded.
     SettleLatency,
 }
 
@@ -260,7 +261,8 @@ mod tests {
     fn metric_names_are_distinct_and_listed() {
         let names: HashSet<_> = Metric::ALL.iter().map(|metric| metric.name()).collect();
         assert_eq!(names.len(), Metric::ALL.len());
-        // Variants are numbered from zero, so a variant that's missing in the list makes the two sides differ.
+        // Variants are numbered from zero, and `SettleLatency` is the last. So if the list lacks a variant, the two
+        // sides differ.
         assert_eq!(Metric::ALL.len(), Metric::SettleLatency as usize + 1);
     }
 

@@ -46,8 +46,8 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
     }
 }
 
-/// An operation has no invocation. Logged once. Outside Lambda that's normal. In Lambda, the operation runs outside a
-/// layer's handler, for example in a spawned task, and nothing called `for_invocation`.
+/// An operation has no invocation. Outside Lambda, that's normal. In Lambda, it means that the operation runs outside a
+/// layer's handler, for example in a spawned task, and that nothing called `for_invocation`. Logged once.
 pub(crate) fn no_invocation(settings: &Settings, is_in_lambda: bool) {
     let lease_ms = lease_ms(settings);
     if is_in_lambda {
@@ -63,7 +63,8 @@ pub(crate) fn no_invocation(settings: &Settings, is_in_lambda: bool) {
     }
 }
 
-/// The operation happened, but a duplicate can't read its result. So duplicates get an error instead of the result.
+/// The operation happened, but its result can't be encoded, or can't be decoded again. So the result isn't recorded,
+/// and duplicates get an error instead.
 pub(crate) fn not_readable(id: &StoredKey, result_type: &str, why: &str) {
     tracing::error!(
         target: TARGET, event = "result_not_readable", %id, result_type, why,
@@ -113,7 +114,7 @@ pub(crate) fn misused(error: &Error) {
     tracing::error!(target: TARGET, event = "misused", kind = error.kind().as_str(), "{error}");
 }
 
-/// Nothing ran, and no request was sent: there's no key to claim.
+/// Nothing ran, and the store wasn't asked, since there's no key to claim.
 #[cfg(feature = "events")]
 pub(crate) fn refused_unasked(error: &Error) {
     count(refusal(error.kind(), false));
@@ -247,7 +248,8 @@ pub(crate) fn fenced(id: &StoredKey, held: &Held) {
     );
 }
 
-/// If the key isn't released, the claim is like one that was dropped. No outcome is lost.
+/// It's unknown whether a key is released. If it isn't, the claim is like one that was dropped, so both are counted as
+/// abandoned. A release has no outcome, so none is lost.
 pub(crate) fn not_released(id: &StoredKey, held: &Held, cause: Option<&dyn StdError>) {
     count(Metric::Abandoned);
     tracing::warn!(
@@ -263,7 +265,7 @@ pub(crate) fn unrecorded(id: &StoredKey, held: &Held, cause: Option<&dyn StdErro
     tracing::error!(
         target: TARGET, event = "unrecorded", %id, generation = held.generation.get(),
         cause = cause.map(tracing::field::display),
-        "the handler ran, but its outcome isn't stored: a later delivery may run it again"
+        "the handler ran, but its outcome isn't known to be stored: a later delivery may run the handler again"
     );
 }
 
@@ -276,7 +278,7 @@ pub(crate) fn not_retained(id: &StoredKey, bytes: Option<usize>, cause: Option<&
 }
 
 /// The last attempt to commit the handler's own writes failed. `is_in_doubt` says whether an earlier attempt may still
-/// be applied. If it's false, `error` says what's known.
+/// be applied. If so, the event leaves out the text of `error`, which may say that nothing was written.
 pub(crate) fn not_committed(id: &StoredKey, error: &Error, is_in_doubt: bool) {
     let kind = error.kind();
     count(match kind {
@@ -388,7 +390,7 @@ pub(crate) fn unprotected(reason: &'static str) {
     tracing::warn!(target: TARGET, event = "unprotected", reason, "the handler runs without protection");
 }
 
-/// Nothing protects this function. Logged once, when the function starts.
+/// The mode is `off` or `shadow`, so nothing protects this function. Logged once, when the function starts.
 pub(crate) fn switched(mode: Mode) {
     let mode = mode.as_str();
     tracing::warn!(
@@ -415,7 +417,7 @@ pub(crate) enum Would {
     Unknown,
 }
 
-/// Reports how enforcing would have treated a delivery. Without an `id`, the delivery has no key.
+/// Reports how enforcing would have treated a delivery. `id` is `None` if the delivery has no key.
 pub(crate) fn shadow(id: Option<&StoredKey>, would: &Would, cause: Option<&StoreError>) {
     let (does, kind, answer) = match would {
         Would::Run => ("run", None, None),
@@ -437,7 +439,7 @@ pub(crate) fn shadow(id: Option<&StoredKey>, would: &Would, cause: Option<&Store
         ),
         Would::Unknown => tracing::warn!(
             target: TARGET, event = "shadow", id, would = does, cause,
-            "the store failed or was too slow, so it's unknown what enforcing would have done"
+            "a request failed or took too long, so it's unknown what enforcing would have done"
         ),
         _ => tracing::info!(
             target: TARGET, event = "shadow", id, would = does, kind, answer,
@@ -473,7 +475,7 @@ pub(crate) fn sent_again(attempt: u32, wait: std::time::Duration, cause: &str) {
     );
 }
 
-/// Logged once for each [`Idempotency`](crate::Idempotency) and its clones.
+/// Logged once for an [`Idempotency`](crate::Idempotency) and all its clones together.
 #[cfg(feature = "events")]
 pub(crate) fn unknown_deadline(settings: &Settings) {
     let lease_ms = lease_ms(settings);

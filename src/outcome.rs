@@ -44,9 +44,9 @@ pub struct StoredResponse {
     pub sha256: [u8; 32],
     /// Labels that say how to read the kept bytes, as one text. A store keeps this text unchanged.
     ///
-    /// They are `format=NAME` for a [`Format`](crate::store::Format) other than JSON, and `key=ID` for the key with
-    /// which a [`Cipher`](crate::store::Cipher) encrypted the kept bytes, joined by `;`. `None` means no labels. The
-    /// type is an `Arc<String>`, which is small, since a record is part of many futures.
+    /// The label `format=NAME` is for a [`Format`](crate::store::Format) other than JSON. The label `key=ID` names the
+    /// key with which a [`Cipher`](crate::store::Cipher) encrypted the kept bytes. If there are both, `;` joins them.
+    /// `None` means no labels. The type is `Arc<String>` because it's small: a record is part of many futures.
     pub labels: Option<Arc<String>>,
     /// Where the kept bytes are.
     pub place: Place,
@@ -99,9 +99,10 @@ pub(crate) fn is_key_id(id: &str) -> bool {
 }
 
 impl StoredResponse {
-    /// Prepares `response` for storage. Compresses it if that makes it at least an eighth smaller.
+    /// Prepares `response` for storage. Compresses at least 1,024 bytes, if that makes them at least an eighth
+    /// smaller.
     ///
-    /// The bytes are inline; a store that splits them moves them with [`into_chunks`](Self::into_chunks).
+    /// The kept bytes are inline. A store that writes them as chunks then calls [`into_chunks`](Self::into_chunks).
     pub fn new(response: Bytes) -> Self {
         let (length, sha256) = (response.len() as u64, Sha256::digest(&response).into());
         let (deflated, kept) = match compressed(&response) {
@@ -148,8 +149,8 @@ impl StoredResponse {
         self.is_plain().then(is_it)
     }
 
-    /// The maximum length of the kept bytes. Compression only makes them shorter than the response. Encryption makes
-    /// them longer by a length that only the cipher knows, so an encrypted response has no maximum.
+    /// The maximum length of the kept bytes. Compression never makes them longer than the response. Encryption adds
+    /// a length that only the cipher knows, so an encrypted response has no maximum.
     pub(crate) fn kept_limit(&self) -> u64 {
         if self.is_plain() { self.length } else { u64::MAX }
     }
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_are_compressed_only_when_smaller() {
+    fn only_long_compressible_responses_are_compressed() {
         let is_compressed = |response: Vec<u8>| StoredResponse::new(response.into()).deflated;
         assert!(!is_compressed(vec![b'a'; 1023]));
         assert!(is_compressed(vec![b'a'; 1024]));

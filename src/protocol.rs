@@ -17,7 +17,7 @@
 //! ([`Write::Conclude`](crate::store::Write::Conclude)), and a concurrent duplicate that commits later writes nothing.
 //!
 //! ```text
-//! Look ─▶ Read ─ no live record ──────▶ Open ── Settle ─▶ Commit(conclusion) ─ applied ─▶ Settled
+//! Look ─▶ Read ─ key is claimable ────▶ Open ── Settle ─▶ Commit(conclusion) ─ applied ─▶ Settled
 //!            └ judge the record ─▶ Replay │ Refused         │    └ declined ─▶ Declined ── Settle ─▶ …
 //!                                                           └ refused ─ judge the record ─▶ Settled │ again
 //! ```
@@ -75,7 +75,7 @@ enum Phase {
     Extending { running: Running, until: Timestamp },
     /// Optimistic: the record is being read.
     Looking,
-    /// Optimistic: there's no live record, and the handler may run.
+    /// Optimistic: the key is claimable but not claimed, and the handler may run.
     Open(open::Basis),
     /// A transaction or a conclusion was sent to the store, or will be sent again after a pause.
     Committing(Box<Commit>),
@@ -101,7 +101,7 @@ struct Running {
 }
 
 impl State {
-    /// Starts one claim.
+    /// Creates a machine that has sent nothing yet.
     pub fn new(plan: Plan) -> Self {
         Self { plan, phase: Phase::Fresh }
     }
@@ -167,7 +167,8 @@ fn handle(plan: &Plan, now: Timestamp, phase: Phase, event: Event) -> Next {
             let task = Task::new(plan, now, intent, running.is_in_doubt);
             Next::Settle { held: running.held, task, submissions: running.submissions }
         }
-        // The machine stops waiting for an earlier extension. If that extension is applied late, it does no harm.
+        // The machine stops waiting for an earlier extension. If that extension is applied late, it does no harm,
+        // since an extension never shortens a lease.
         (Phase::Held(running) | Phase::Extending { running, .. }, Event::Extend(until)) => {
             extend::send(plan, running, until)
         }
@@ -189,8 +190,8 @@ fn handle(plan: &Plan, now: Timestamp, phase: Phase, event: Event) -> Next {
     }
 }
 
-/// What follows a handled event: an action, or the first step of another phase. Phases hand over to each other by
-/// these values, so that no phase's module depends on the phase that comes after it.
+/// A phase's decision after an event: the next action, or the start of another phase. A phase returns this value
+/// instead of calling the other phase's module: such calls would make the modules depend on each other in a cycle.
 enum Next {
     /// Perform the action, and wait for its result in this phase.
     Act(Phase, Action),

@@ -88,7 +88,8 @@ impl Generation {
         self.0
     }
 
-    /// Returns a first claim's generation: the current time, so that it grows even after the record was swept.
+    /// Returns a first claim's generation: the current time. So a key's generation grows even if an earlier record of
+    /// the key was swept.
     pub(crate) const fn first(now: Timestamp) -> Self {
         Self(now.as_millis())
     }
@@ -137,7 +138,7 @@ impl Status {
     }
 }
 
-/// A record's state with its data, so that no record can be half-settled.
+/// A record's state with the data that belongs to it. So a COMPLETED or FAILED record can't lack its outcome.
 ///
 /// "Stale" and "expired" aren't states: they're computed from the times and the clock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -173,11 +174,11 @@ impl State {
 /// mustn't silently drop a field that a new version adds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// The owner of the last claim, or of a later operator's write that settled the record.
+    /// The owner of the last claim or, if an operator has settled the record since, the owner of the operator's write.
     pub owner: Owner,
     /// The fencing token of that claim, or of the operator's write.
     pub generation: Generation,
-    /// How many claims this operation has had, including this one.
+    /// How many claims this operation has had, the last one included.
     pub attempt: u32,
     /// The fingerprint of the request that made the claim.
     pub fingerprint: Fingerprint,
@@ -210,7 +211,7 @@ impl Record {
         }
     }
 
-    /// Returns the lock that describes this record as STARTED, under this lease.
+    /// Returns the lock with this record's fields and this lease: the record as if it were STARTED.
     ///
     /// ```
     /// use lambda_idempotency::{Fingerprint, store::{Generation, Lock, Owner, Record, State}, time::Timestamp};

@@ -102,8 +102,8 @@ pub(crate) fn some_of<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<V
     Ok(fields)
 }
 
-/// Returns the fields' values. `None` if a lookup fails, or if all values are absent or empty, since any two texts
-/// without values would match.
+/// Returns the fields' values. `None` if a lookup fails. Also `None` if all values are absent or empty: otherwise, any
+/// two texts that lack the fields would match.
 #[cfg(feature = "events")]
 pub(crate) fn found_in<'a>(fields: &'a [Selector], json: &'a [u8]) -> Option<Vec<Found<'a>>> {
     let found: Result<Vec<_>, _> =
@@ -111,9 +111,9 @@ pub(crate) fn found_in<'a>(fields: &'a [Selector], json: &'a [u8]) -> Option<Vec
     found.ok().filter(|found| found.iter().flat_map(|(_, found)| found).any(|found| names_something(found)))
 }
 
-/// Whether a value contains a number, a boolean or a string that isn't blank. Null and blank strings identify nothing,
-/// nor do arrays and objects that contain only these. `value` is JSON. The scan takes one pass and doesn't recurse,
-/// however deeply `value` is nested.
+/// Whether `value`, which is JSON, contains a number, a boolean or a nonblank string. Null and blank strings identify
+/// nothing, and neither do arrays and objects that contain nothing else. The names in an object don't count. The scan
+/// takes one pass and doesn't recurse, however deeply `value` is nested.
 pub(crate) fn names_something(value: &str) -> bool {
     let bytes = value.as_bytes();
     let mut at = 0;
@@ -159,7 +159,7 @@ fn length_of_string(bytes: &[u8]) -> usize {
 /// Reports only the position, since the error's own message may quote the JSON.
 fn not_json(error: &serde_json::Error) -> Error {
     let place = place(error);
-    Error::new(ErrorKind::Invalid, format!("the text to select a field from isn't JSON: {place}"))
+    Error::new(ErrorKind::Invalid, format!("no field can be selected, because the text isn't JSON: {place}"))
 }
 
 #[cfg(test)]

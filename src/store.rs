@@ -119,7 +119,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
-/// Optional store capability: stores a response that's too large for the record in items beside it.
+/// Optional store capability: if a response is too large for the record, stores it in chunks beside the record.
 ///
 /// The library writes the chunks before the completion that makes them visible, and reads them when a replay
 /// needs them.
@@ -142,9 +142,9 @@ pub trait ResponseChunks: Send + Sync {
         expires_at: Timestamp,
     ) -> BoxFuture<'a, Result<u32, StoreError>>;
 
-    /// Reads the bytes that `owner` wrote into `count` chunks beside `key`, strongly consistent, at most `limit`
-    /// bytes. For an encrypted response, `limit` is [`u64::MAX`], because the ciphertext's length isn't recorded. So
-    /// don't allocate `limit` bytes in advance.
+    /// Reads the bytes that `owner` wrote into `count` chunks beside `key`, at most `limit` bytes. The reads are
+    /// strongly consistent. For an encrypted response, `limit` is [`u64::MAX`], because the ciphertext's length isn't
+    /// recorded. So don't allocate `limit` bytes in advance.
     ///
     /// # Errors
     ///
@@ -171,23 +171,24 @@ pub trait Transactions: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Rejected`], with the reason: the writes have another store's type, are too many
-    /// or too large, two of them are on the same item, or one is on the record itself.
+    /// [`StoreErrorKind::Rejected`], with the reason: the writes have another store's type, there are too many, they're
+    /// too large, two of them are for the same item, or one of them is for the record itself.
     fn check(&self, key: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError>;
 
     /// Applies `write` to `key` together with `writes`, if all their conditions hold. Otherwise applies
     /// nothing.
     ///
     /// `token` identifies this transaction, in at most 36 characters. A transaction that was already applied
-    /// under this token isn't applied again, and gets the same answer. Reuse a token only with the same write
-    /// and writes.
+    /// under this token isn't applied again, and gets the same answer. Reuse a token only with the same `write`
+    /// and `writes`.
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`]. Unlike the record's condition, a failed condition of the handler's writes doesn't
-    /// show whether an earlier attempt inside the store was applied. If that attempt was ambiguous, the result
-    /// is an ambiguous error instead of [`CommitOutcome::Declined`]. [`StoreErrorKind::Conflict`] means that
-    /// another transaction is using one of the items. If the error is marked
+    /// As [`Store::apply`]. If the record's condition fails, the returned record shows whether an earlier attempt
+    /// inside the store was applied. A failed condition of the handler's writes doesn't show this. So if an earlier
+    /// attempt was ambiguous, the result is an ambiguous error instead of [`CommitOutcome::Declined`].
+    ///
+    /// [`StoreErrorKind::Conflict`] means that another transaction is using one of the items. If the error is marked
     /// [`maybe_applied`](StoreError::maybe_applied), that other transaction may be an earlier attempt of this call.
     fn commit<'a>(
         &'a self,
@@ -200,8 +201,8 @@ pub trait Transactions: Send + Sync {
     /// Applies `writes` alone, without a record, if all their conditions hold. Otherwise applies nothing. The
     /// library calls this method while idempotency isn't enforced ([`Mode`](crate::settings::Mode)).
     ///
-    /// `token` identifies this transaction as in [`commit`](Self::commit). The answer for writes that were applied
-    /// is [`WriteOutcome::Applied`].
+    /// `token` identifies this transaction as in [`commit`](Self::commit). If the writes were applied, the answer is
+    /// [`CommitOutcome::Answered`] with [`WriteOutcome::Applied`].
     ///
     /// # Errors
     ///
@@ -225,8 +226,8 @@ pub trait Transactions: Send + Sync {
 #[derive(Debug)]
 #[must_use]
 pub enum CommitOutcome {
-    /// The result of the write to the record. If the record's condition failed, nothing was written, even if
-    /// the handler's own conditions failed too.
+    /// The result of the write to the record. If the record's condition failed, nothing was written. The answer is then
+    /// this variant even if one of the handler's conditions failed too.
     Answered(WriteOutcome),
     /// The record's condition held, but one of the handler's conditions failed. Nothing was written, and no
     /// attempt of this call is still on its way. The value holds the details, in the store's own type.

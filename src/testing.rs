@@ -50,23 +50,27 @@
 //!
 //! # Survive
 //!
-//! [`survive()`] first delivers the event without a fault. The effects of this delivery must happen once per operation,
-//! whatever goes wrong. Then it plays schedules, each with an empty store and new processes. The first schedules have
-//! one fault each: every fault at every point that the first delivery reached. A duplicate follows, in the same process
-//! or in another one, at once or after the lease has expired. The further schedules have up to three random faults.
-//! There are at least 100 of these, unless [`Survival::schedules`] sets another number. The schedule's number is the
-//! seed. Each schedule delivers the event until the operation is done, as the event's source would, and then once more.
-//! At the end, [`survive()`] delivers other operations: the event set by [`Event::other`], and the sample event with
-//! each of its first 80 fields changed. Without [`Event::other`], it can only guess whether the remote keys of two
-//! operations differ: it reports a remote key that stays the same whichever field changes. If the function is safe, the
-//! report still says whether [`Event::other`] was missing, and whether some fields weren't changed.
+//! [`survive()`] first delivers the event without a fault. This shows which effects the operation must have, and how
+//! often each of them must happen, whatever goes wrong. Then [`survive()`] plays schedules, each with an empty store
+//! and new processes. The first schedules have at most one fault each, and together have every fault at every point
+//! that the first delivery reached. A duplicate follows, in the same process or in another one, at once or after the
+//! lease has expired. The further schedules have up to three faults, chosen at random. There are at least 100 of these,
+//! unless [`Survival::schedules`] sets the total number of schedules. A schedule's number is also the seed of its
+//! random choices. Each schedule delivers the event until the operation is done, as the event's source would, and then
+//! once more.
 //!
-//! [`survive()`] only compares effects and answers. It doesn't know their meaning:
+//! At the end, [`survive()`] delivers the event set by [`Event::other`], and the sample event with one field changed,
+//! for each of its first 80 fields. Without [`Event::other`], it can only guess whether two operations send different
+//! keys to a remote system: it reports a remote key that stays the same whichever field changes. If the function is
+//! safe, the report still says whether [`Event::other`] was missing, and whether some fields weren't changed.
+//!
+//! [`survive()`] only compares effects and answers, without knowing their meaning. It finds:
 //!
 //! | found | when |
 //! |---|---|
+//! | [`Mistake::FirstFailed`] | the first delivery fails, although no fault happened |
 //! | [`Mistake::Repeated`] | an effect happened more often than in an undisturbed delivery |
-//! | [`Mistake::Missing`] | the answer says that the operation is done, but an effect is missing, or a retry sent it with other details under a key that the remote system already knew |
+//! | [`Mistake::Missing`] | the answer says that the operation is done, but an effect is missing; or a retry sent an effect with other details, which the remote system ignored because it already knew the effect's key |
 //! | [`Mistake::AfterAnswer`] | an effect happened after the answer, when Lambda may freeze the process |
 //! | [`Mistake::AnswersDiffer`] | two recorded answers to one operation differ, for example in an HTTP response's `Location`; a replay may have more fields |
 //! | [`Mistake::RetryRefused`] | every retry is refused |
@@ -74,17 +78,17 @@
 //! | [`Mistake::OtherRefused`] | another operation is refused |
 //! | [`Mistake::ConflictAccepted`] | the same key with different content is accepted |
 //!
-//! Under at-most-once, an operation may never succeed: its outcome is unknown, or its failure is recorded.
-//! [`survive()`] accepts that the function then refuses every retry. But if every at-most-once operation is completed
-//! or released, the refusal comes from another operation of the handler, and is a mistake.
+//! Under at-most-once, an operation may end without success: its outcome is unknown, or its failure is recorded.
+//! [`survive()`] then accepts that the function refuses every retry. A handler may have several operations. If all its
+//! at-most-once operations are completed or released, another operation causes the refusal, and that's a mistake.
 //!
 //! # Points and faults
 //!
 //! [`Point`] and [`Fault`] are the only lists of a run's points and of the faults that can happen there. The rehearsal,
 //! the model checker, the simulation, and the tests on real servers and sockets use them too. [`Bench::fault_at`] and
 //! [`survive()`] can cause each fault at each point that it [fits](Fault::fits). A [late](Fault::Late) request arrives
-//! when the next delivery begins, or when the test waits. A dead process runs nothing more, not even a destructor: the
-//! kit keeps its futures until the test is over, and ignores whatever they do.
+//! when the next delivery begins, or when the test waits. A dead process has no more effects, and runs no destructor:
+//! the kit ignores whatever the process's code still does, and drops its futures only when the test is over.
 
 mod arrival;
 mod bench;

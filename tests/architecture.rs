@@ -2,8 +2,8 @@
 //! has no logic, files are short, and one file reads the clock.
 //!
 //! The checks of the library's code skip `#[cfg(test)]` code, and most skip files called `tests` too, since the library
-//! isn't built with them. The checks for long files, for lists of faults, and for files named by their path include
-//! test code.
+//! isn't built with them. The checks for long files, for lists of faults, and for `#[path]` and `include!` cover test
+//! code too.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
@@ -44,7 +44,7 @@ const ORDER: &[&str] = &[
     "protocol",
     "observe",
     "run",
-    // The front door, and the wrappers.
+    // The public entry points, and the wrappers.
     "idempotency",
     "lambda",
     // The kit for tests of a user's handlers.
@@ -76,15 +76,15 @@ const ORDER_OF_RUN: &[&str] = &[
     "postgres",
 ];
 
-/// Modules that may name a store, each with the store's name. Their users choose that store by name, or they need a
-/// store in memory.
+/// Modules that may name a store, each with the store's name. The module's users choose that store by name, or the
+/// module itself needs a store in memory.
 const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("conformance", "memory"),
     ("testing", "memory"),
     ("testing", "dynamodb"),
     ("idempotency::postgres", "postgres"),
     ("run::postgres", "postgres"),
-    // `locate` derives keys on a memory store, and stores nothing.
+    // `locate` derives keys with an `Idempotency`, which needs a store, but stores nothing in it.
     ("lambda::locate", "memory"),
 ];
 
@@ -99,7 +99,7 @@ static STORES: LazyLock<Vec<String>> = LazyLock::new(|| {
 /// The module with the table of stores, which may name every store.
 const TABLE_OF_STORES: &str = "store::named";
 
-/// Modules that no other module may name: they're for users, or combine everything.
+/// Modules that no other module may name, since they're for the library's users.
 const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "guide", "testing"];
 
 /// The types whose methods must be in at most [`MOST_FILES`] files, so that a reader finds them.
@@ -113,8 +113,8 @@ const LONGEST_FILE: usize = 600;
 /// The most lines of `protocol.rs`, which has the machine's types and its dispatch. The rules are in its modules.
 const LONGEST_DISPATCH: usize = 250;
 
-/// Paths that read a clock or wait for one. Only `time.rs` may even name a clock: another file could read the clock
-/// through an alias.
+/// The names of clocks, and of functions that read a clock or wait. Only `time.rs` may contain these names. Even an
+/// import counts, since a file could read the clock through an alias.
 const CLOCKS: &[&[&str]] = &[
     &["SystemTime"],
     &["Instant"],
@@ -130,13 +130,15 @@ const CLOCKS: &[&[&str]] = &[
     &["wait_timeout_while"],
 ];
 
-/// Prefixes of the paths of all other functions that wait. Outside `time.rs`, no shipped path may begin like this.
+/// The beginnings of the paths of other functions that wait. Outside `time.rs`, no path in the library's code may begin
+/// like this.
 const WAITS: &[&[&str]] = &[&["tokio", "time"], &["std", "thread", "sleep"]];
 
 /// The file with the one list of faults.
 const FAULTS: &str = "src/testing/fault.rs";
 
-/// The first words of names for faults of a request, a read or a process.
+/// If the name of an enum's variant begins with one of these words, the variant counts as a fault: of a request, a read
+/// or a process.
 const FAULT_WORDS: &[&str] = &[
     "Conflict",
     "Corrupt",
@@ -169,8 +171,8 @@ const FAULT_WORDS: &[&str] = &[
     "Unstorable",
 ];
 
-/// Enums that have variants with such names, but don't cause faults. They list the meanings of an error, or the ways
-/// in which a faulty store breaks the contract.
+/// Enums with variants whose names begin with [`FAULT_WORDS`], but that aren't lists of faults. Each lists the meanings
+/// of an error, or the ways in which a faulty store breaks the contract.
 const NOT_FAULTS: &[&str] = &[
     "src/store/dynamodb/fault.rs: Class",
     "src/store/error.rs: StoreErrorKind",
@@ -178,7 +180,8 @@ const NOT_FAULTS: &[&str] = &[
     "testkit/src/faulty/sabotage.rs: Sabotage",
 ];
 
-/// How many variants with such names any other enum may have: some are settings, states or answers.
+/// An enum with more variants whose names begin with [`FAULT_WORDS`] counts as a list of faults. A few such variants
+/// may be settings, states or answers.
 const MOST_FAULTS: usize = 2;
 
 #[test]
@@ -201,8 +204,8 @@ fn folders_have_no_import_cycles() {
     }
 }
 
-/// Returns pairs of modules: one that names another, and the one that it names. Both are paths of existing modules. A
-/// name that a module imports counts as its original, so a cycle can't hide behind a re-export.
+/// Returns a pair of paths for each module that names another: the module, and the module that it names. If a name is a
+/// re-export, the pair has the module that the name comes from. So a cycle can't hide behind a re-export.
 fn named_modules(sources: &[Source]) -> Vec<(Vec<String>, Vec<String>)> {
     let sources = || sources.iter().filter(|(file, _)| file != "lib.rs" && !is_test(file));
     let names: BTreeMap<Vec<String>, Vec<Vec<String>>> = sources()
@@ -217,12 +220,12 @@ fn named_modules(sources: &[Source]) -> Vec<(Vec<String>, Vec<String>)> {
     found
 }
 
-/// Returns the module that has the item at `path`. `names` has the paths that each module names.
+/// Returns the module that the item at `path` comes from. `names` has the paths that each module names.
 fn module_of(mut path: Vec<String>, names: &BTreeMap<Vec<String>, Vec<Vec<String>>>) -> Option<Vec<String>> {
     loop {
         let length = (1..=path.len()).rev().find(|length| names.contains_key(&path[..*length]))?;
         let (module, rest) = path.split_at(length);
-        // The module's own children only: that's where its re-exports come from.
+        // Of the module's re-exports, only those from its own children are followed.
         let original = names[module].iter().find(|named| {
             named.len() > length + 1 && named.starts_with(module) && named.last() == rest.first()
         });
@@ -277,12 +280,13 @@ fn no_file_is_in_two_crates() {
         count += 1;
         // Most files contain neither `path` nor `include!`, and needn't be parsed.
         let may = text.contains("path") || text.contains("include!");
-        assert!(!may || !takes_another_file(&tokens(&text)), "{file} names another file by its path");
+        assert!(!may || !takes_another_file(&tokens(&text)), "{file} has `#[path]` or `include!`");
     }
     assert!(count > 300, "the sources were not found");
 }
 
-/// A file may have its own list of ways to cause faults if its function `amounts_to` maps each way to a `Fault`.
+/// Only the file [`FAULTS`] may list faults. Another file may list ways to cause faults, if its function `amounts_to`
+/// maps each way to a `Fault`.
 #[test]
 fn faults_have_one_list() {
     let (mut count, mut lists) = (0, Vec::new());
@@ -348,7 +352,7 @@ fn packages() -> Vec<String> {
     names.filter(|name| !name.starts_with('.') && name != "target").collect()
 }
 
-/// Whether a file has the attribute `path`, also under a condition, or includes another file as code.
+/// Whether a file has the attribute `path`, directly or in a `cfg_attr`, or includes another file as code.
 fn takes_another_file(tokens: &[Token]) -> bool {
     // The tokens leave out literals, so the other file's path isn't among them.
     [&["#", "[", "path", "="][..], &[",", "path", "=", ")", "]"], &["include", "!"]]
@@ -425,7 +429,7 @@ fn clocks(file: &str, tokens: &[Token]) -> Vec<String> {
     });
     let waits = waits.map(|Named { path, .. }| path.join("::"));
     read.chain(waits)
-        .map(|what| format!("{file}: `{what}`; only time.rs reads a clock, or waits for one"))
+        .map(|what| format!("{file}: `{what}`; only `time.rs` may read a clock or wait"))
         .collect()
 }
 
@@ -444,7 +448,7 @@ fn imports(file: &str, tokens: &[Token], re_exports: &[(String, Vec<String>)]) -
     found
 }
 
-/// Says why `module` may not name `path`.
+/// Returns the reason if `module` may not name `path`.
 fn forbidden(module: &[String], path: &[String]) -> Option<String> {
     if path.last().is_some_and(|last| last == "*") {
         return Some("a glob import hides the names; list them".to_owned());
@@ -527,7 +531,8 @@ fn results_are_not_nested() {
     }
 }
 
-/// Returns `Result`, and each alias of a `Result` in this file, if it's the first type of a `Result`.
+/// Returns each name that stands for a result and is the first type of another `Result`. The name is `Result` itself,
+/// or an alias that this file declares.
 fn nested_results(tokens: &[Token]) -> Vec<&str> {
     let is_alias = |at: &usize| {
         let rest = &tokens[*at..];
@@ -606,7 +611,7 @@ fn upward_imports_are_found() {
 }
 
 #[test]
-fn imports_between_stores_and_adapters_are_found() {
+fn forbidden_imports_of_stores_are_found() {
     for (file, text) in [
         ("store/redis.rs", "use crate::store::memory::MemoryStore;"),
         ("store/redis.rs", "use crate::store::{Store, dynamodb};"),
@@ -650,7 +655,7 @@ fn allowed_imports_are_not_reported() {
 }
 
 #[test]
-fn other_rule_violations_are_found() {
+fn clocks_long_files_and_logic_are_found() {
     for text in [
         "let now = SystemTime::now();",
         "std::time::Instant::now()",
@@ -677,7 +682,7 @@ fn other_rule_violations_are_found() {
 }
 
 #[test]
-fn files_named_by_their_path_are_found() {
+fn path_attributes_and_includes_are_found() {
     for text in [
         "#[path = \"../other.rs\"]\nmod other;",
         "#[cfg_attr(unix, path = \"unix.rs\")]\nmod system;",

@@ -1,12 +1,12 @@
-//! The conformance suite, random operations and races on a real DynamoDB table. It's opt-in, since it needs
-//! credentials and costs a few cents (some ten thousand small writes).
+//! The conformance suite, random operations and races on a real DynamoDB table. These tests are opt-in, since they need
+//! credentials and cost a few cents (some ten thousand small writes).
 //!
 //! ```sh
 //! IDEMPOTENCY_LIVE_TABLE=idempotency-live cargo test --features live-aws --test live_aws
 //! ```
 //!
-//! The suite creates the table if it's missing (on demand, TTL on `expires_at`), and doesn't delete it. Its items
-//! expire after a day or two. Credentials and Region come from where the AWS SDK finds them. The identity needs
+//! The tests create the table if it's missing (on demand, TTL on `expires_at`), and don't delete it. Its items expire
+//! after a day or two. The AWS SDK finds the credentials and the Region as usual. The credentials must allow
 //! `dynamodb:CreateTable`, `DescribeTable`, `UpdateTimeToLive`, `DescribeTimeToLive`, `PutItem`, `UpdateItem` and
 //! `GetItem` on the table.
 

@@ -42,9 +42,9 @@ use testkit::http_server::{Received, Reply, Server};
 const TABLE: &str = "MANAGED_INSTANCES_TABLE";
 const STORE: &str = "MANAGED_INSTANCES_STORE";
 
-/// The function extends the lease when a third of it has passed. If the extension fails, the function cuts the handler
-/// off [`GRACE`] before the lease expires. All of these times are long, so that the tests don't fail if the machine
-/// pauses for seconds.
+/// The library extends the lease when a third of it has passed. If no extension succeeds, the library cuts the handler
+/// off [`GRACE`] before the lease expires. Another delivery can take over [`MARGIN`] after the lease expires. All of
+/// these times are long, so that the tests don't fail if the machine pauses for seconds.
 const LEASE: Duration = Duration::from_secs(12);
 const GRACE: Duration = Duration::from_secs(3);
 const MARGIN: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ struct Work {
     millis: u64,
 }
 
-/// Counts its start, then sleeps for `millis`. After a takeover, it doesn't sleep.
+/// Counts the run in the table, then sleeps for `millis`. A run that took over the key doesn't sleep.
 async fn work(client: Client, table: String, work: Work) -> Result<String, lambda_runtime::Error> {
     let key = AttributeValue::S(format!("effect {}", work.id));
     let update = client.update_item().table_name(table).key("id", key).update_expression("ADD n :one");
@@ -68,7 +68,8 @@ async fn work(client: Client, table: String, work: Work) -> Result<String, lambd
     Ok(format!("done {}", work.id))
 }
 
-/// Runs the function if [`TABLE`] and [`STORE`] are set. In the tests' own process, they aren't, and this does nothing.
+/// Runs the function if [`TABLE`] and [`STORE`] are set. In the tests' own process they aren't set, and this test does
+/// nothing.
 #[tokio::test]
 async fn function() {
     let (Ok(table), Ok(endpoint)) = (env::var(TABLE), env::var(STORE)) else { return };
@@ -85,7 +86,7 @@ async fn function() {
 /// The answer to an invocation: the response, or the error's type.
 type Posted = Result<String, String>;
 
-/// The header with an invocation's id, which the runtime returns with its answer.
+/// The header with an invocation's id. The runtime receives it with the event, and sends it back with the answer.
 const INVOCATION_ID: &str = "lambda-runtime-invocation-id";
 
 /// An invocation without an answer.
@@ -100,7 +101,7 @@ struct Pending {
 struct Unanswered(Mutex<HashMap<String, Pending>>);
 
 impl Unanswered {
-    /// Accepts an answer, or rejects one that's late or doesn't name its invocation.
+    /// Accepts an answer, or rejects it if it's late or doesn't name an unanswered invocation.
     fn answered(&self, id: Option<&String>, posted: Posted) -> Reply {
         let pending = id.and_then(|id| self.0.lock().unwrap().remove(id));
         match pending {

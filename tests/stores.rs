@@ -26,7 +26,7 @@ use testkit::{
     random::fresh_seed,
 };
 
-/// Runs the whole suite on one store. Each of `handles` opens that store.
+/// Runs the whole suite on one store. Each of `handles` gives access to that store.
 async fn prove(handles: &[Arc<dyn Store>], operations: u32) {
     conformance::check(&*handles[0]).await;
     conformance::differential(&*handles[0], fresh_seed(), operations).await;
@@ -53,7 +53,7 @@ mod dynamodb {
 
     async fn prove_as(configure: impl Fn(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>) {
         let emulator = Emulator::start().await;
-        // Long timeouts, because the emulator may be slow with 6 MB on a busy machine.
+        // Long timeouts: the suite writes a response of 6 MB, which may take the emulator long on a busy machine.
         let (attempt, operation) = (Duration::from_secs(30), Duration::from_secs(60));
         let table = fresh_table();
         let open = async || {
@@ -83,9 +83,10 @@ mod dynamodb {
         prove_as(|builder| builder.sort_key("sk").partition("idempotency")).await;
     }
 
-    /// Attribute names that a user may choose: reserved words, and characters that an expression can't contain.
+    /// The attributes have names that a user may choose: reserved words, names with characters that DynamoDB's
+    /// expressions don't allow, and a long name.
     #[tokio::test(flavor = "multi_thread")]
-    async fn conforms_with_other_names() {
+    async fn conforms_with_other_attribute_names() {
         let names = format!(
             "id:PK,status:state,owner:a.b,generation:value,lock_acquired_at:lock-acquired,lease_until:{},\
              expires_at:ttl,fingerprint:hash,attempt:count,response:data,response_encoding:#encoding,\
@@ -255,8 +256,8 @@ fn store_errors_keep_message_and_cause() {
 
 // Tests of the suite itself.
 
-/// Every sabotage of the faulty store, except a takeover that doesn't test the status. No case can find this sabotage:
-/// a settled record has no lease, so the condition on the lease rejects the takeover anyway.
+/// Every sabotage of the faulty store, except `Untested(TakeOver(Status))`. No case can find that sabotage: a settled
+/// record has no lease, so the takeover's condition on the lease fails anyway.
 const FAULTS: &[Sabotage] = &[
     Sabotage::Untested(ClaimAbsent),
     Sabotage::Untested(Reclaim(Status)),
@@ -476,7 +477,7 @@ fn own_cases(sabotage: Sabotage) -> &'static [&'static str] {
         Sabotage::DroppedAnswersStay => &["dropped calls"],
         Sabotage::OmittedIsUnfenced | Sabotage::PartsAreUnfenced => &["T4", "T5"],
         Sabotage::NamelessIsUnfenced => &["T3"],
-        // T3 to T7 don't test the expiry, so their cases can't find this sabotage.
+        // T3 to T7 don't test the expiry, so their cases can't find these two sabotages.
         Sabotage::NoExpiryMatchesAny | Sabotage::AnyExpiryMatchesNone => {
             &["T2", "a conclusion to COMPLETED", "an operator's release"]
         }
@@ -497,7 +498,7 @@ fn own_cases(sabotage: Sabotage) -> &'static [&'static str] {
 }
 
 #[tokio::test]
-async fn one_case_finds_each_drop_or_size_sabotage() {
+async fn some_sabotages_fail_only_one_case() {
     for sabotage in [Sabotage::LargeOutcomeCut, Sabotage::LargeOutcomeRejected, Sabotage::DroppedAnswersStay]
     {
         let cases: Vec<_> = failed_cases(sabotage).await.iter().map(|failure| failure.case).collect();
@@ -541,7 +542,8 @@ async fn differential_findings_are_reproducible() {
     let [one, other] = messages.as_slice() else { panic!() };
     assert!(one.starts_with("seed 7, after "), "{one}");
     assert!(one.contains("operations on this key:\n  "), "{one}");
-    // Both runs execute the same operations, at different times.
+    // Both runs execute the same operations, but at different times. So this compares only the text before the first
+    // colon, and the number of lines.
     let shape =
         |message: &str| message.split(':').next().map(str::to_owned).zip(Some(message.lines().count()));
     assert_eq!(shape(one), shape(other), "{one}\n{other}");
@@ -561,9 +563,9 @@ async fn contention_finding(handles: Vec<Arc<dyn Store>>) -> String {
     *run.await.unwrap_err().into_panic().downcast::<String>().unwrap()
 }
 
-// One thread runs the tasks in turn, so the operations of the two handles always overlap.
+// On one thread, the tasks take turns at each `await`, so the operations of the two handles always overlap.
 #[tokio::test]
-async fn contention_finds_locks_inside_one_handle() {
+async fn contention_finds_separate_locks_per_handle() {
     let shared = MemoryStore::new();
     let open = || -> Arc<dyn Store> { Arc::new(LockedPerHandle::new(&shared)) };
     // The suite finds nothing through a single handle.
@@ -573,7 +575,7 @@ async fn contention_finds_locks_inside_one_handle() {
 }
 
 #[tokio::test]
-async fn contention_finds_caches_inside_one_handle() {
+async fn contention_finds_separate_caches_per_handle() {
     let shared = MemoryStore::new();
     let open = || -> Arc<dyn Store> { Arc::new(CachedPerHandle::new(&shared)) };
     prove(&[open()], 500).await;
@@ -591,7 +593,8 @@ fn every_condition_has_its_sabotage() {
             |sabotage| if let Sabotage::Untested(condition) = sabotage { Some(*condition) } else { None },
         )
         .collect();
-    // T1 has one condition, and T2 has five. T3 has five too, but `FAULTS` leaves out its status. T4 to T6 share three.
+    // T1 has one condition, and T2 has five. T3 has five too, but `FAULTS` leaves out the one on the status. T4 to T6
+    // share three.
     // T7 has the same three, and a fourth: the new lease ends later than the old one. A conclusion has six if it
     // expects a record, and one if it expects none. An operator's write has six.
     assert_eq!(untested.len(), 1 + 5 + 4 + 3 + 4 + 7 + 6);

@@ -1,10 +1,10 @@
-//! Compares one operation that runs through the library with the same requests, written by hand.
+//! Compares an operation that runs through the library with handwritten code that sends the same requests.
 //!
 //! Both sides use the same SDK, in one process, over a connection that answers at once from memory. In a real call, the
 //! wire, the kernel and the TLS library cost more than everything measured here. Without them, the library's share of
 //! the cost is as large as it can be.
 //!
-//! [`Effort`] lists the three ways to make the requests by hand.
+//! [`Effort`] lists the three kinds of handwritten code.
 
 use std::{
     borrow::Cow,
@@ -77,9 +77,10 @@ pub(crate) enum Case {
 /// How much of the library's work the handwritten code does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// Only the requests. All values exist beforehand, and the code only checks whether the answer has an outcome.
+    /// Only the requests. All values exist beforehand. For a duplicate, the code checks the record's status and
+    /// fingerprint, but doesn't decode the response.
     Bare,
-    /// `Bare`, with the timeouts that the library's store sets. The SDK has none by default.
+    /// Like `Bare`, with the timeouts that the library's store sets. By default, the SDK sets no such timeouts.
     Timeouts,
     /// Like `Timeouts`, but the code also computes its values in each run, as plainly as possible. It hashes the key
     /// and the payload's JSON, draws an owner, and encodes and hashes the response. It checks and decodes a replayed
@@ -150,7 +151,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Creates an `Idempotency` over `wire`, with a local cache of this many bytes.
+    /// Creates an `Idempotency` over `wire`, with a local cache of `local_cache` bytes.
     ///
     /// # Errors
     ///

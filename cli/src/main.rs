@@ -1,7 +1,6 @@
 //! `idempotency`: the command line of lambda-idempotency.
 //!
-//! Exit codes: 0, success; 1, the record doesn't exist, it changed before the write, or `why` found no valid key; 2,
-//! the command couldn't do its work, or the table can't be used.
+//! `EXIT_CODES` lists the exit codes.
 
 mod problem;
 mod record;
@@ -93,15 +92,15 @@ enum Command {
     Why(why::Arguments),
     /// Release a key: the next delivery runs the handler. A dry run, unless --confirm is given.
     ///
-    /// It writes only if the record is still the version that the command read, or the version that --if-revision
-    /// names. It sets a new owner and generation, which fences a claim that is still running.
+    /// It writes only if the record hasn't changed since the command read it. With --if-revision, the record must also
+    /// have that version. It sets a new owner and generation, which fences a claim that is still running.
     Release(settle::Release),
     /// Record an operation as done, with the response that duplicates get. A dry run, unless --confirm is
     /// given.
     ///
-    /// It writes only if the record is still the version that the command read, or the version that --if-revision
-    /// names. It sets a new owner and generation, which fences a claim that is still running. That claim's caller
-    /// gets this response, too.
+    /// It writes only if the record hasn't changed since the command read it. With --if-revision, the record must also
+    /// have that version. It sets a new owner and generation, which fences a claim that is still running. That claim's
+    /// caller gets this response, too.
     #[command(after_long_help = COMPLETE_EXAMPLES)]
     Complete(settle::Complete),
 }

@@ -23,7 +23,7 @@ const VARIABLES: [&str; 2] = ["IDEMPOTENCY_TABLE", "IDEMPOTENCY_STORE"];
 /// The environment variables that the SDK reads DynamoDB's endpoint from, in the order in which it tries them.
 const ENDPOINTS: [&str; 2] = ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL"];
 
-/// Names the store. For a table, credentials, Region and endpoint come from the environment, as for any AWS
+/// Names the store. A DynamoDB table's credentials, Region and endpoint come from the environment, as for any AWS
 /// SDK: `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_DYNAMODB` and the others.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "The store")]
@@ -91,7 +91,7 @@ impl OpenStore {
 }
 
 impl StoreArguments {
-    /// Opens the store. It sends no request.
+    /// Opens the store. Opening sends no request.
     ///
     /// # Errors
     ///
@@ -313,7 +313,7 @@ fn origin(endpoint: &str) -> String {
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, other) = rest.split_at(end);
     if other.contains('@') {
-        // The `/`, `?` or `#` may belong to a password that isn't encoded.
+        // The password may contain the `/`, `?` or `#`, unencoded, as in `http://u:se/cret@h`.
         return format!("{scheme}://…");
     }
     let host = authority.rsplit('@').next().unwrap_or_default();

@@ -15,11 +15,12 @@ use crate::{
 /// Options of `sweep`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Delete this many records at a time. Each batch is one short statement.
+    /// Delete at most this many records in each batch. A batch is one short SQL statement.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batch: u32,
 
-    /// Stop after this many batches, even if expired records are left. Default: stop when no expired record is left.
+    /// Stop after this many batches, even if expired records are left. Default: stop when no record is left that
+    /// expired over an hour ago.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batches: Option<u32>,
 
@@ -36,7 +37,7 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = match arguments.store.open().await? {
         OpenStore::Postgres(store) => store,
         OpenStore::DynamoDb(_) => return not_needed("a DynamoDB table", "its TTL", arguments.json),
-        OpenStore::Redis(_) => return not_needed("a Redis server", "each key's own expiry", arguments.json),
+        OpenStore::Redis(_) => return not_needed("a Redis server", "the server", arguments.json),
     };
     let (mut deleted, mut is_clean) = (0, false);
     for _ in 0..arguments.batches.unwrap_or(u32::MAX) {

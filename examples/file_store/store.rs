@@ -81,7 +81,7 @@ impl Store for FileStore {
     }
 }
 
-/// File calls block, so run them outside of the async runtime's own threads. Dropping the future doesn't stop the work.
+/// Runs `work` on a thread for blocking calls, since file calls block. Dropping the future doesn't stop `work`.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {

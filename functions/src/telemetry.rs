@@ -1,7 +1,7 @@
-//! Logs and metrics of the example functions. Both go to standard output, the metrics in CloudWatch's
-//! embedded metric format, and Lambda sends them to CloudWatch.
+//! Logs and metrics of the example functions. Both go to standard output, and Lambda sends them to CloudWatch.
 //!
-//! The logs are JSON if the function's log format is JSON (`AWS_LAMBDA_LOG_FORMAT`, which Lambda sets).
+//! The metrics are in CloudWatch's embedded metric format. The logs are JSON if the function's log format is JSON
+//! (`AWS_LAMBDA_LOG_FORMAT`, which Lambda sets).
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! The configuration: variables that begin with `IDEMPOTENCY_`, or one JSON file. Everything is checked at start.
+//! The configuration: variables that begin with `IDEMPOTENCY_`, and the entries of a JSON file if a variable names one.
+//! The layer checks all settings when it starts.
 
 mod key;
 #[cfg(test)]
@@ -24,7 +25,8 @@ use crate::{event::Kind, limited::Limited, recorded};
 
 /// The beginning of every variable's name.
 const PREFIX: &str = "IDEMPOTENCY_";
-/// The default for `LAMBDA_TASK_ROOT`, the folder of the function's package. Lambda doesn't set it for extensions.
+/// The folder of the function's package if `LAMBDA_TASK_ROOT` isn't set. Lambda doesn't set that variable for
+/// extensions.
 const TASK_ROOT: &str = "/var/task";
 /// The proxy's default port if the layer runs as an extension.
 const PORT: u16 = 9415;
@@ -110,7 +112,7 @@ pub(crate) enum BatchMode {
 /// The answer that Lambda gets for a batch in which some records failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum BatchAnswer {
-    /// The list of these records, for a mapping with `ReportBatchItemFailures`.
+    /// The list of the failed records, for an event source mapping with `ReportBatchItemFailures`.
     #[default]
     Report,
     /// An error, so that Lambda redelivers the whole batch.
@@ -302,8 +304,8 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
         Some(key) => key,
         None if !is_on => KeyOf::Header,
         None => KeyOf::usual(kind).ok_or_else(|| {
-            "IDEMPOTENCY_KEY isn't set: set it to a JSON Pointer such as /orderId, to header, or to a source such \
-             as eventbridge"
+            "IDEMPOTENCY_KEY isn't set: set it to a JSON Pointer such as /orderId, to `header`, or to a source such \
+             as `eventbridge`"
                 .to_owned()
         })?,
     };
@@ -320,14 +322,14 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
     let is_batch = matches!(kind, Some(Kind::Sqs | Kind::Kinesis | Kind::DynamoDb));
     if compare.is_some() && is_batch {
         return Err(format!(
-            "{}: a batch's records are always compared as a whole; leave this setting out",
+            "{}: each record of a batch is always compared as a whole; leave this setting out",
             values.named("COMPARE")
         ));
     }
     let claim_field = values.parsed("CLAIM_FIELD", value::claim_field)?;
     if is_batch && matches!(claim_field, Some(ClaimField::Context(_))) {
         return Err(format!(
-            "{}: a batch's records share one client context; set a field's name instead, and each record gets that field",
+            "{}: a batch's records share one client context; set a field's name, and each record gets that field",
             values.named("CLAIM_FIELD")
         ));
     }

@@ -1,7 +1,8 @@
-//! The proxy's edge, for fuzzing: sends a function's bytes through the real connection code, without a socket.
+//! Fuzzes the proxy's edge: sends any bytes through the real connection code, as if a function sent them, but without a
+//! socket.
 //!
-//! A Lambda in memory hands out an event, its duplicate, and another event. First the fuzzer's bytes arrive on one
-//! connection. Then a correct runtime polls and answers.
+//! A simulated Lambda hands out an event, its duplicate, and another event. First the fuzzer's bytes arrive on one
+//! connection. Then a correct runtime polls and answers on a second connection.
 
 use std::{
     cell::Cell,
@@ -171,7 +172,11 @@ pub async fn check(data: &[u8]) {
     let (first, bytes) = data.split_first().map_or((0, data), |(first, rest)| (*first, rest));
     lambda.state().is_http = first & IS_HTTP != 0;
     let heard = talk(&proxy, usize::from(first & !IS_HTTP), bytes).await;
-    assert!(heard.is_empty() || heard.starts_with(b"HTTP/1."), "{:?}", String::from_utf8_lossy(&heard));
+    assert!(
+        heard.is_empty() || heard.starts_with(b"HTTP/1."),
+        "not HTTP: {:?}",
+        String::from_utf8_lossy(&heard)
+    );
     let first = lambda.clone().state().events[0].clone();
     lambda.state().queue.extend([1, 2]);
     let runs = run(&proxy).await;
@@ -284,7 +289,7 @@ fn begins_unsuccessful_stream(bytes: &[u8]) -> bool {
 /// bytes. If `may_release` is true, the layer may release the key even if Lambda didn't get the first event's answer.
 fn judge(lambda: &Lambda, first: (bool, Option<Answered>), may_release: bool, runs: &[String]) {
     let (was_handed_out, answered) = first;
-    let told = format!("first {answered:?}, then {runs:?}, {:?}", lambda.state().events);
+    let told = format!("first answer {answered:?}, then runs {runs:?}, events {:?}", lambda.state().events);
     let has_run = |id: &str| runs.iter().any(|run| run == id);
     assert_eq!(has_run("x"), !was_handed_out, "{told}");
     assert!(has_run("z"), "the other event never ran: {told}");
@@ -293,8 +298,8 @@ fn judge(lambda: &Lambda, first: (bool, Option<Answered>), may_release: bool, ru
     let is_http = lambda.state().is_http;
     let refused = |kind: &str| is_refused(&again, kind, is_http);
     let Some(first) = answered.or_else(|| lambda.answer_to(0)) else {
-        // The connection broke before the function's answer was complete: before the answer began, in its middle, or in a
-        // stream that's too large to record.
+        // The connection broke before the function's answer was complete: before the answer began, in its middle, or in
+        // a stream that's too large to record.
         let is_released = is_http && may_release && has_run("y") && again.body == OWN_ANSWER;
         let is_refused = refused("InProgress") || refused("NotRetained");
         assert!(is_refused && !has_run("y") || is_released, "{told}");
@@ -357,7 +362,8 @@ fn replayed(again: &Answered) -> Option<(u64, Vec<u8>)> {
     Some((head["statusCode"].as_u64()?, body))
 }
 
-/// The JSON of an HTTP response, and the body behind it if it's a stream. A REST API reads the head of any stream.
+/// Splits an HTTP response into its JSON and, if the response is a stream, the body behind the JSON. A stream of any
+/// type may have such JSON as its head, since a REST API reads the head of any stream.
 fn split(answered: &Answered) -> Option<(&[u8], Option<&[u8]>)> {
     let body: &[u8] = &answered.body;
     let end = body.windows(8).position(|window| window == [0; 8]);
@@ -374,7 +380,7 @@ enum Meant {
     Response(u64, Vec<u8>),
     /// The client gets 502.
     Nothing,
-    /// Front ends may read the answer differently.
+    /// Front ends may differ in how they read the answer.
     Unclear,
 }
 
@@ -384,7 +390,7 @@ impl Meant {
             return Self::Response(200, Vec::new());
         }
         let is_raw = answered.is_streamed && !answered.is_stream;
-        // The layer may stop reading such a stream before its JSON ends.
+        // The layer may stop reading a raw stream before the end of its JSON.
         let is_long = is_raw && answered.body.len() > LONGEST_HEAD;
         let Some((head, streamed)) = split(answered) else { return Self::Nothing };
         let Ok(Value::Object(fields)) = serde_json::from_slice(head) else {

@@ -88,8 +88,8 @@ struct RequestContext<'e> {
 }
 
 impl Event {
-    /// Reads the invocation from the Runtime API's response. An invocation is a success with a request id. Any other
-    /// response is returned unchanged. An invocation without a readable deadline is still protected.
+    /// Reads the invocation from the Runtime API's response. A successful response with a request id is an invocation,
+    /// even without a readable deadline. Any other response is returned unchanged, as the error.
     pub(crate) fn of(response: Response<Bytes>) -> Result<Self, Box<Response<Bytes>>> {
         if !response.status().is_success() || request_id(response.headers()).is_empty() {
             return Err(Box::new(response));

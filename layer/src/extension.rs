@@ -31,7 +31,8 @@ struct Next {
 impl Extension {
     /// Registers the extension, for the event SHUTDOWN only.
     ///
-    /// The proxy sees each invocation itself, and on Managed Instances, SHUTDOWN is the only event.
+    /// The extension needs no INVOKE event, since the proxy sees each invocation itself. On Managed Instances, Lambda
+    /// offers only SHUTDOWN.
     ///
     /// # Errors
     ///

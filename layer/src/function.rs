@@ -65,7 +65,7 @@ pub(crate) enum Payload {
 }
 
 impl Posted {
-    /// Whether the body has more than `most` bytes, so that it isn't recorded.
+    /// Whether the body has more than `most` bytes. A body that wasn't read to its end counts as larger.
     pub(crate) fn is_larger_than(&self, most: usize) -> bool {
         match &self.body {
             Payload::Whole(bytes) | Payload::Broken(bytes, _) => bytes.len() > most,
@@ -183,13 +183,13 @@ impl Function {
         state.running.remove(request_id).map(|running| running.posted)
     }
 
-    /// Returns how many polls of the real Runtime API to begin, and counts them as open. The function's waiting polls
-    /// limit the number: each open poll of the Runtime API, and each open invocation that the function isn't running,
-    /// may need one of them, and each remaining one allows a new poll.
+    /// Returns how many polls of the real Runtime API to begin, and counts them as open: one for each spare waiting
+    /// poll of the function. A waiting poll isn't spare if it may be needed for the event of an open poll of the
+    /// Runtime API, or of an open invocation that the function isn't running.
     ///
-    /// An invocation that the function is running needs no waiting poll, even if the function runs several of its
-    /// records at the same time. A function that still runs an event whose invocation has ended is busy until it
-    /// answers, so it doesn't poll.
+    /// An invocation that the function is running needs no waiting poll, even if the function runs several of the
+    /// invocation's records at the same time. An event that the function still runs after the end of its invocation
+    /// needs none either, since the function got it as the answer to an earlier poll.
     pub(crate) fn polls_to_begin(&self) -> usize {
         let mut state = self.state();
         state.waiting.retain(|waiter| !waiter.is_closed());
@@ -275,7 +275,8 @@ impl State {
     }
 }
 
-/// Whether a function's answer belongs to the invocation with the id `sent`. Older runtimes don't send the id back.
+/// Whether an answer with the invocation id `echoed` belongs to the invocation with the id `sent`. An answer without an
+/// id does, since older runtimes don't send the id back.
 fn is_same(sent: Option<&HeaderValue>, echoed: Option<&HeaderValue>) -> bool {
     sent.zip(echoed).is_none_or(|(sent, echoed)| sent == echoed)
 }

@@ -57,7 +57,7 @@ struct Seen {
     streamed: Mutex<Option<Bytes>>,
     /// Whether it's the problem `not-retained` or `outcome-unknown`. The library sends one of them in place of a
     /// response that's too large for the front end: `not-retained` if it recorded the operation as done,
-    /// `outcome-unknown` if it doesn't know that the record was written.
+    /// `outcome-unknown` if it doesn't know whether the record was written.
     is_withheld: AtomicBool,
 }
 
@@ -122,7 +122,7 @@ pub(crate) async fn request(
             if let Some(own) = own {
                 accept(own.reply);
             }
-            // The library refuses an unreadable request before `seen` can see the refusal.
+            // `guarded` refuses an unreadable request before the request reaches `service`, so `seen` has no response.
             let unseen = || envelope::streamed_again(&response);
             let body = seen.streamed().or_else(|| streams(protection).then(unseen).flatten());
             body.map_or_else(|| Answer::json_of(&response), stream)
@@ -146,7 +146,7 @@ fn layer(protection: &Protection, turn: &Turn) -> Result<HttpLayer, lambda_idemp
         replayed.replays();
         std::future::ready(true)
     });
-    // If the key isn't the header, a request without a key runs unprotected only if the user allows it.
+    // By default, a request without a key runs unprotected only if the key is the header.
     let passes = passes_unkeyed.unwrap_or(matches!(key, KeyOf::Header));
     layer = layer.required(!passes);
     if let KeyOf::Fields(fields) = key {

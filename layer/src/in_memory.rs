@@ -1,4 +1,4 @@
-//! The layer in this process, for checks that bring their own store, clock and connections.
+//! Runs the layer in this process, with connections in memory. Checks can bring their own store and clock.
 
 use std::{
     path::PathBuf,
@@ -30,10 +30,10 @@ use crate::{
 /// How many bytes each connection buffers.
 const BUFFERED: usize = 64 * 1024;
 
-/// A function's answer, or Lambda's: a response, or an error report.
+/// An answer that the function gives, or that Lambda gets: `Ok` is a response, `Err` an error report.
 pub type Answer = Result<Bytes, Bytes>;
 
-/// An event, with the time until which Lambda waits for its answer.
+/// An event, and the deadline for its answer.
 #[derive(Clone, Debug)]
 pub struct Invocation {
     /// The event.
@@ -42,7 +42,7 @@ pub struct Invocation {
     pub deadline: Timestamp,
 }
 
-/// Lambda's Runtime API for one invocation.
+/// A simulated Runtime API that hands out one invocation.
 #[derive(Debug)]
 struct Lambda {
     invocation: Mutex<Option<Invocation>>,
@@ -56,7 +56,8 @@ struct Lambda {
 ///
 /// # Errors
 ///
-/// If a setting is wrong, the function panics, its connection to the layer breaks, or the layer doesn't answer.
+/// If a setting is wrong, if the function panics, if the function's connection to the layer breaks, or if the layer
+/// doesn't answer.
 ///
 /// # Cancel safety
 ///
@@ -88,7 +89,7 @@ pub async fn deliver(
     Ok(answered.await?)
 }
 
-/// The layer's rules under these variables.
+/// Reads the layer's rules from these settings.
 ///
 /// # Errors
 ///
@@ -129,7 +130,7 @@ pub(crate) async fn connected(proxy: Proxy) -> Result<SendRequest<AnyBody>, BoxE
     Ok(sender)
 }
 
-/// Polls once, like a runtime. Returns the event and its request id, or `None` if Lambda has no event.
+/// Polls once, like a runtime. Returns the request id and the event, or `None` if Lambda has no event.
 ///
 /// # Errors
 ///
@@ -142,7 +143,7 @@ pub(crate) async fn polled(sender: &mut SendRequest<AnyBody>) -> Result<Option<(
     Ok(Some((id.to_str()?.to_owned(), event.into_body().collect().await?.to_bytes())))
 }
 
-/// Posts an answer, like a runtime. Returns the layer's status.
+/// Posts an answer, like a runtime. Returns the status of the layer's response.
 ///
 /// # Errors
 ///
@@ -160,7 +161,7 @@ pub(crate) async fn posted(
     if let Some(headers) = post.headers_mut() {
         headers.extend(json_headers());
     }
-    // Even when a response's body is read, the connection may need a moment until it takes the next request.
+    // The last response's body has been read, but the connection may still need a moment before it takes a request.
     sender.ready().await?;
     let replied = sender.send_request(post.body(full(body))?).await?;
     let status = replied.status();
@@ -168,7 +169,7 @@ pub(crate) async fn posted(
     Ok(status)
 }
 
-/// Runs the function for one event, if it gets one.
+/// Polls once, and runs the function if Lambda has an event.
 async fn run(proxy: Proxy, function: impl FnOnce(&Bytes) -> Answer) -> Result<(), BoxError> {
     let mut sender = connected(proxy).await?;
     let Some((id, event)) = polled(&mut sender).await? else { return Ok(()) };
@@ -185,7 +186,7 @@ impl Lambda {
         let body = request.into_body().collect().await?.to_bytes();
         let sender = self.answered.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(sender) = sender else { return Ok(answer(StatusCode::BAD_REQUEST, "{}")) };
-        // The caller may have given up.
+        // `deliver`, which waits for the answer, may have been dropped.
         let _ = sender.send(if is_error { Err(body) } else { Ok(body) });
         Ok(answer(StatusCode::ACCEPTED, "{}"))
     }

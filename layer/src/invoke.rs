@@ -1,4 +1,4 @@
-//! One invocation: protects the event by its kind, and posts the answer to the Runtime API.
+//! One invocation: protects the event as its kind requires, and posts the answer to the Runtime API.
 
 #[cfg(test)]
 mod tests;
@@ -103,8 +103,10 @@ async fn run(
     post(protection, event, answer).await;
 }
 
-/// Whether the function gets the event after a panic. Once the library was called, the event's record may be complete,
-/// and another run would repeat the operation. In shadow mode the function runs every event.
+/// Whether the function gets the event after a panic. If the function was called before the panic, it doesn't get the
+/// event again. Otherwise it gets the event in shadow mode. In the mode `enforce`, the user must have allowed that, and
+/// the library mustn't have been called yet. After its call, the event's record may be complete, and another run would
+/// repeat the operation.
 fn passes_after_panic(protection: &Protection, event: &Event) -> bool {
     let Rules { settings, passes_internal_errors, .. } = &protection.rules;
     let is_shadow = settings.mode != Mode::Enforce;
@@ -145,7 +147,7 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
         }
     };
     match tokio::time::timeout(longest, Box::pin(answering)).await {
-        // In shadow mode the layer never refuses an event, so the function runs it.
+        // A refusal, since the function wasn't called. In shadow mode, the function runs the event instead.
         Ok(Some(_)) if rules.settings.mode != Mode::Enforce && !event.has_begun() => {
             let answer = unprotected(&protection, &event).await;
             post(&protection, &event, answer).await;
@@ -168,7 +170,7 @@ fn owner_of(name: &str, event: &Event, kind: Kind) -> Option<&'static str> {
     (is_batch && has_it()).then_some("a record of the batch")
 }
 
-/// Protects an event that's one operation.
+/// Protects an event that's one operation. `None` if its answer was sent already.
 async fn one(
     protection: &Arc<Protection>,
     event: &Arc<Event>,
@@ -241,8 +243,8 @@ pub(crate) fn accepted() -> Response<AnyBody> {
     upstream::answer(http::StatusCode::ACCEPTED, &b"{\"status\":\"OK\"}"[..])
 }
 
-/// Awaits the library's call. If the deadline is near, and the function has answered but its outcome isn't recorded
-/// yet, posts the function's answer, waits until the outcome is recorded, and returns `None`.
+/// Awaits the library's call, and returns its result. If the deadline comes near while the call records the function's
+/// answer, posts the answer immediately, waits until the call ends, and returns `None`.
 pub(crate) async fn in_time<T>(
     protection: &Arc<Protection>,
     event: &Arc<Event>,
@@ -256,8 +258,8 @@ pub(crate) async fn in_time<T>(
     let overdue = async {
         turn.answered().await;
         match deadline.map(|deadline| system_clock().now().until(deadline.saturating_sub(reserve))) {
-            // The deadline is unknown, or the function answered too late to record the outcome in time. Post the answer
-            // only after the outcome is recorded.
+            // The deadline is unknown, or it was already near when the function answered. In both cases, the answer is
+            // posted only after the library's call has ended.
             None | Some(Duration::ZERO) => std::future::pending().await,
             Some(left) => system_clock().sleep(left).await,
         }

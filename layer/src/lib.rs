@@ -34,9 +34,9 @@ use telemetry::Telemetry;
 use upstream::{BoxError, Upstream};
 
 const USAGE: &str = "usage: idempotency-extension [-- COMMAND ARGUMENTS…]\n\n\
-                     With a command, it starts the function's runtime behind the proxy. Without one, it's a Lambda\n\
-                     extension, and the wrapper script starts the runtime. Settings are in the environment, in\n\
-                     variables that begin with IDEMPOTENCY_.";
+                     The program puts a proxy between Lambda and the function's runtime. With a command, it runs the\n\
+                     command, which starts the runtime. Without a command, it's a Lambda extension, and the wrapper\n\
+                     script starts the runtime. Settings are in environment variables that begin with IDEMPOTENCY_.";
 
 /// How long the program waits for outcomes that are being recorded, once the function's process has ended.
 const LAST_SETTLEMENTS: Duration = Duration::from_secs(5);
@@ -95,7 +95,8 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
     let store = config.store.open().await.map_err(|error| error.to_string())?;
     // In mode `off`, the library returns an error if the environment requires protection, and warns otherwise.
     let idempotency = config.rules.open(store)?;
-    // Another proxy can be between the layer and Lambda. The Extensions API is always Lambda's own.
+    // The setting names another proxy between the layer and Lambda, from which the layer gets the invocations. The
+    // Extensions API is always Lambda's own.
     let upstream = config.upstream.map_or_else(|| upstream.clone(), Upstream::new);
     let telemetry = if config.has_metrics { Telemetry::start() } else { Telemetry::default() };
     let protection = (config.rules.settings.mode != Mode::Off)
@@ -158,15 +159,16 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
         }
     };
     if let Some(protection) = protection.as_ref().filter(|protection| protection.rules.is_required) {
-        // Lambda hands out no event until each extension has asked for its first one ("Understanding the Lambda
+        // Lambda hands out no invocation until each extension has asked for its first event ("Understanding the Lambda
         // execution environment lifecycle", AWS Lambda developer guide). So while this process waits here, a runtime
-        // that isn't behind the layer gets no event. If the runtime exits before its first request, the sandbox's
+        // that isn't behind the layer gets no invocation. If the runtime exits before its first request, the sandbox's
         // shutdown takes up to 2 s longer, since the event SHUTDOWN can't reach this process while it waits.
         protection.reached().await;
     }
     let is_in_order = extension.ended().await?;
     if let Some(protection) = protection {
-        // If the runtime failed or timed out during its init, it may not have reached its first request.
+        // Check this only after a normal end: a runtime that fails or times out during its init may send no request,
+        // although the layer is in front of it.
         if is_in_order {
             protection.check_reached();
         }

@@ -1,4 +1,4 @@
-//! The layer's program; see the library.
+//! The layer's program. Its code is in `lib.rs`.
 
 use std::process::ExitCode;
 

@@ -28,22 +28,22 @@ use crate::{
     },
 };
 
-/// If protection is required, how long the layer waits for the runtime's first request before it logs a warning. In an
-/// on-demand function, Lambda ends the init after 10 s, and the layer's program with it.
+/// How long the layer waits for the runtime's first request before it logs a warning. It waits only if protection is
+/// required. In an on-demand function, Lambda ends the init after 10 s, and the layer's program with it.
 const SLOW_INIT: Duration = Duration::from_secs(8);
 
 /// The parts that the protected invocations share.
 #[derive(Debug)]
 pub(crate) struct Protection {
     pub(crate) idempotency: Idempotency,
-    /// Like `idempotency`, but for HTTP responses. Its size limit is `max_response` of the rules, because an HTTP
-    /// response's recorded form is hardly larger than its body.
+    /// Like `idempotency`, but for HTTP responses, and with a lower size limit: `max_response` of the rules. An HTTP
+    /// response's recorded form is hardly larger than its body. Other answers may need an envelope, which is larger.
     pub(crate) http: Idempotency,
     pub(crate) rules: Rules,
     pub(crate) function: Function,
     pub(crate) upstream: Upstream,
     pub(crate) telemetry: Telemetry,
-    /// Whether the function streams its responses.
+    /// Whether the function streams its responses: a setting says so, or it has streamed one.
     pub(crate) streams: AtomicBool,
     /// Whether the function's runtime has sent a request. If it never sends one, the layer isn't in front of the
     /// runtime.
@@ -105,7 +105,7 @@ impl Protection {
         Ok(Arc::new(Self { idempotency, http, rules, function, upstream, telemetry, streams, has_request }))
     }
 
-    /// Begins one poll of the real Runtime API for each idle poller of the function.
+    /// Begins as many polls of the real Runtime API as the function's waiting polls need.
     fn pump(self: &Arc<Self>) {
         for _ in 0..self.function.polls_to_begin() {
             let protection = Arc::clone(self);
@@ -157,8 +157,8 @@ impl Protection {
     ) -> Result<Response<AnyBody>, BoxError> {
         let invocation_id = request.headers().get(INVOCATION_ID).cloned();
         let Some(limit) = self.function.limit_of(request_id, invocation_id.as_ref()) else {
-            // For example, the function answers the same event twice. If the proxy passed the second answer on, Lambda
-            // would take it instead of the layer's answer.
+            // The function isn't running this event. For example, it answers the event for the second time. If the
+            // proxy passed that answer on, Lambda would take it instead of the layer's answer.
             if self.function.will_be_answered(request_id, invocation_id.as_ref()) {
                 return Ok(invoke::accepted());
             }
@@ -167,7 +167,7 @@ impl Protection {
         let path = request.uri().path().to_owned();
         let (parts, body) = request.into_parts();
         let body = read(body, enough(is_error, &parts.headers, limit)).await?;
-        // Take the event only when the body is complete. If the body breaks off, the event must still count as running.
+        // Take the event only after reading the body. If the body breaks off, the event must still count as running.
         let Some(waiting) = self.function.answered(request_id, invocation_id.as_ref()) else {
             if self.function.will_be_answered(request_id, invocation_id.as_ref()) {
                 return Ok(invoke::accepted());
@@ -305,11 +305,12 @@ const ERROR_TRAILERS: &str = "lambda-runtime-function-error-type, lambda-runtime
 /// Returns a closure for reading an answer with these headers. Call the closure with each part of the body: it returns
 /// true once the rest needn't be read.
 ///
-/// Reading stops in a stream whose body has more than `most` bytes: it's too large to record. The head of an HTTP
-/// response is still read to its end, since the status decides whether the response is an outcome. An error, streamed
-/// JSON, and an answer that isn't a stream have a higher limit: `MAX_BUFFERED`, or `most` if that's larger. Only
-/// complete JSON shows whether it's an HTTP response or a list of a batch's failures, and some front ends buffer
-/// streamed JSON.
+/// A stream is read until its body has more than `most` bytes, which is too large to record. The head of an HTTP
+/// response doesn't count as body. It's read to its end, since the status decides whether the response is an outcome.
+///
+/// An error, streamed JSON, and an answer that isn't a stream have a higher limit: `MAX_BUFFERED`, or `most` if that's
+/// larger. Only complete JSON shows whether it's an HTTP response or a list of a batch's failures, and some front ends
+/// buffer streamed JSON.
 fn enough(is_error: bool, headers: &HeaderMap, most: usize) -> impl FnMut(&[u8]) -> bool + use<> {
     let has_limit = !is_error && recorded::is_streamed(headers) && !recorded::is_json(headers);
     let mut head = http_event::Head::of(headers);
@@ -320,7 +321,7 @@ fn enough(is_error: bool, headers: &HeaderMap, most: usize) -> impl FnMut(&[u8])
     }
 }
 
-/// Reads a body until `is_enough` returns true for a part, or until its end.
+/// Reads a body to its end, or until `is_enough` returns true for a part.
 async fn read(mut body: Incoming, mut is_enough: impl FnMut(&[u8]) -> bool) -> Result<Payload, BoxError> {
     let mut parts = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -346,7 +347,7 @@ async fn read(mut body: Incoming, mut is_enough: impl FnMut(&[u8]) -> bool) -> R
     }))
 }
 
-/// The function's body, to send to Lambda. Announces the body's trailers in `headers`.
+/// Converts the body of the function's answer, to send it to Lambda. Announces the body's trailers in `headers`.
 pub(crate) fn sent(headers: &mut HeaderMap, body: Payload) -> AnyBody {
     match body {
         Payload::Whole(bytes) => recorded::body_of(bytes, recorded::is_streamed(headers)),

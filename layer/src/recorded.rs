@@ -17,8 +17,8 @@ use crate::{
 /// The envelope's field. JSON that begins like an envelope is itself put into an envelope.
 const ENVELOPE: &str = "lambda-idempotency-layer";
 
-/// Room for an envelope's fields, and for a content type. An answer with a longer content type may be too large to
-/// record.
+/// Room for an envelope's fields and its content type, in bytes. If a content type needs more room, the answer may be
+/// too large to record.
 const ENVELOPE_ROOM: usize = 64 * 1024;
 
 const STREAMING: HeaderValue = HeaderValue::from_static("streaming");
@@ -46,7 +46,7 @@ struct Content {
 }
 
 impl Recordable {
-    /// The part of `posted` that's recorded if its body has up to `most` bytes.
+    /// The part of `posted` to record. If the body has more than `most` bytes, the body is left out.
     pub(crate) fn of(posted: &Posted, most: usize) -> Self {
         let content_type = posted.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let bytes = match &posted.body {
@@ -189,7 +189,7 @@ mod tests {
             round_trip(&answer).await;
         }
         round_trip(&recordable(b"1", "text/plain", false)).await;
-        // The largest answer fits, even if each of its content type's characters is escaped.
+        // The limit allows the largest answer, even if each character of its content type is escaped.
         let largest = recordable(&[b'"'; 1000], &"\"".repeat(4096), true);
         assert!(serde_json::to_vec(&largest).unwrap().len() <= limit(1000));
         round_trip(&recordable(b"1", "application/vnd.awslambda.http-integration-response", true)).await;

@@ -25,7 +25,8 @@ impl std::fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// Starts counting. Only the first call in a process does: later ones warn, and return a value that writes nothing.
+    /// Starts counting, if this is the first call in the process. Later calls log a warning, and return a value that
+    /// writes nothing.
     pub(crate) fn start() -> Self {
         let function = env::var("AWS_LAMBDA_FUNCTION_NAME").unwrap_or_else(|_| "local".into());
         let collector =
@@ -42,7 +43,7 @@ impl Telemetry {
         }
     }
 
-    /// Counts a fault of the layer.
+    /// Counts an internal error of the layer.
     pub(crate) fn internal_error(self) {
         metrics::counter!(INTERNAL_ERROR).increment(1);
     }
@@ -62,7 +63,7 @@ impl Telemetry {
         metrics::counter!(Metric::NotEnforced.name()).increment(1);
     }
 
-    /// Counts an answer that the program couldn't record before its end.
+    /// Counts an answer of the function that isn't known to be recorded and sent when the program ends.
     pub(crate) fn unrecorded(self) {
         metrics::counter!(Metric::Unrecorded.name()).increment(1);
     }

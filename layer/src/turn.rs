@@ -56,11 +56,11 @@ impl Turn {
         }))
     }
 
-    /// Hands the event to the function, and waits for its answer.
+    /// Hands the event to the function, waits for the function's answer, and returns what `read` makes of it.
     ///
     /// # Errors
     ///
-    /// The function's error, or a transient one if the function never got the event.
+    /// The function's error, or a transient error if the function never got the event.
     pub(crate) async fn run<T>(&self, read: impl FnOnce(&Posted) -> T) -> Result<T, Failure> {
         let Shared { protection, event, .. } = &*self.0;
         event.begins();
@@ -101,7 +101,8 @@ impl Turn {
     }
 }
 
-/// Converts the function's error: the library records a permanent failure, and releases the key after a transient one.
+/// Converts the function's error to a failure for the library, which records a permanent failure, and releases the key
+/// after a transient one.
 fn failure(posted: &Posted, rules: &Rules) -> Failure {
     match reported(posted, rules) {
         (error_type, message, true) => Failure::permanent(error_type, message),

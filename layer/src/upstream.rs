@@ -41,7 +41,8 @@ pub(crate) const RESPONSE_MODE: HeaderName = HeaderName::from_static("lambda-run
 /// The type of a function's error, in a header or in a trailer.
 pub(crate) const ERROR_TYPE: HeaderName = HeaderName::from_static("lambda-runtime-function-error-type");
 
-/// Headers that belong to one connection (RFC 9110, section 7.6.1), which hyper writes itself.
+/// Headers that aren't passed on, since they belong to one connection (RFC 9110, section 7.6.1). If the connection to
+/// Lambda needs such a header, hyper or `pass` sets it.
 const OF_THE_CONNECTION: [HeaderName; 5] = [
     header::CONNECTION,
     header::TRANSFER_ENCODING,
@@ -301,8 +302,8 @@ mod tests {
     /// How many requests the server answers on each connection.
     const REQUESTS: usize = 2;
 
-    /// Answers `REQUESTS` requests on each connection, and closes the connection. Then sends the connection's number,
-    /// counted from 1, to the returned receiver.
+    /// Starts a server, and returns its address and a receiver. The server answers `REQUESTS` requests on each
+    /// connection, closes the connection, and sends the connection's number, counted from 1, to the receiver.
     fn serve() -> (String, Receiver<usize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -356,7 +357,7 @@ mod tests {
         let polled = poll_fn(|cx| Poll::Ready(connection.as_mut().poll(cx))).await;
         assert!(polled.is_pending() && sender.is_ready());
         upstream.0.kept().push(sender);
-        // The kept connection takes the request, and is dropped before it sends any of it.
+        // The kept connection takes the request, and is dropped before it sends a byte.
         let (answered, ()) = tokio::join!(upstream.next(), async { drop(connection) });
         assert_eq!(answered.unwrap().into_body(), "ok");
     }

@@ -49,7 +49,7 @@ impl Parse for Arguments {
 fn expression(input: ParseStream<'_>, name: &Ident) -> Result<Expr> {
     input.parse::<Token![=]>()?;
     let expression: Expr = input.parse()?;
-    // A quoted expression would otherwise be one constant key for all calls.
+    // A quoted expression is a constant: as the key, it would be the same key in all calls.
     if let Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) = &expression {
         let said = format!(
             "a quoted `{name}` is the same text in every call; leave out the quotes: `{name} = {}`",
@@ -68,12 +68,12 @@ fn operation_name(input: ParseStream<'_>) -> Result<LitStr> {
         return Ok(name);
     }
     let said = format!(
-        "an operation's name has 1 to {LONGEST_NAME} ASCII letters, digits, `-`, `_` and `.`; choose such a name"
+        "this isn't a valid name; use 1 to {LONGEST_NAME} of these characters: ASCII letters, digits, `-`, `_` and `.`"
     );
     Err(Error::new(name.span(), said))
 }
 
-/// The longest name of an operation that `Idempotency::operation` accepts, in bytes.
+/// The maximum length of an operation's name in bytes, as `Idempotency::operation` enforces it.
 pub(crate) const LONGEST_NAME: usize = 124;
 
 fn is_operation_name(name: &str) -> bool {

@@ -44,7 +44,8 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
         parse_quote!(-> ::core::result::Result<#value, ::lambda_idempotency::RunError<#error>>);
     function.signature.output = output;
     let signature = &function.signature;
-    // The closure and its future borrow the variables that the body borrows, and consume those that the body consumes.
+    // Without `move`, the closure and its future borrow the variables that the body borrows, and consume only those
+    // that the body consumes.
     Ok(quote_spanned! {Span::mixed_site()=>
         #check
         #(#attributes)*
@@ -56,8 +57,8 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
     })
 }
 
-/// Returns a span at the user's tokens, for generated code: type errors in this code then point to the user's tokens.
-/// Clippy skips code with this span, because it treats the code as the macro's.
+/// Returns a span for generated code. A type error in code with this span points to the user's `tokens`, but Clippy
+/// treats the code as the macro's, and skips it.
 fn at(tokens: &impl Spanned) -> Span {
     tokens.span().resolved_at(Span::mixed_site())
 }
@@ -80,8 +81,8 @@ fn with(arguments: &Arguments, function: &Function) -> Result<TokenStream> {
     Err(Error::new_spanned(&function.signature.ident, text))
 }
 
-/// Returns the operation's name, and an item for the expansion. If the name is the function's path, the item checks the
-/// path at compile time. Otherwise the item is empty.
+/// Returns the operation's name, and an item that checks the name when the user's crate is compiled. The item is empty
+/// if the argument `operation` gives the name, because the name has already been checked.
 fn operation(arguments: &Arguments, function: &Function) -> Result<(TokenStream, TokenStream)> {
     if let Some(given) = &arguments.operation {
         return Ok((given.to_token_stream(), TokenStream::new()));

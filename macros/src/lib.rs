@@ -73,7 +73,8 @@ use proc_macro::TokenStream;
 /// # Arguments
 ///
 /// Each argument except `operation` is a Rust expression over the parameters, without quotes. The expressions are
-/// evaluated before the body runs. The body runs only once, so it may borrow any parameter.
+/// evaluated before the body runs. A call runs the body at most once, so the body may borrow any parameter, and may
+/// consume those that aren't compared.
 ///
 /// | argument | meaning | default |
 /// |---|---|---|
@@ -82,12 +83,13 @@ use proc_macro::TokenStream;
 /// | `operation` | the operation's name, in quotes | the function's path with dots: `orders.payment.charge` |
 /// | `with` | where the `Idempotency` is | the parameter `idempotency`, or the field `self.idempotency` |
 ///
-/// The operation's name is part of every stored key. If you move or rename a function without the argument
-/// `operation`, its operation gets a new name, and earlier records aren't found. Functions in an `impl` need the
-/// argument, because the attribute doesn't see their type. (For a function without `self`, the compiler then says
-/// "`const` items in this context need a name".) A function inside another function needs the argument too,
-/// because the path leaves out the outer function. So does a generic function. Its calls share the operation and the
-/// keys, whatever their types. If different types mean different operations, put the type into `key`.
+/// The operation's name is part of every stored key. If you move or rename a function without the argument `operation`,
+/// its operation gets a new name, and earlier records aren't found. Functions in an `impl` need the argument, because
+/// the attribute doesn't see the type of the `impl`. (If a function without `self` lacks the argument, the compiler
+/// says "`const` items in this context need a name".) A function inside another function needs the argument too,
+/// because the path leaves out the outer function. A generic function needs it because the path leaves out the type
+/// parameters. Even with the argument, all calls of a generic function share the operation and the keys, whatever their
+/// types. If different types mean different operations, put the type into `key`.
 ///
 /// The payload is borrowed while the body runs. If the body changes or consumes a parameter, compare a clone:
 /// `compare = order.clone()`.

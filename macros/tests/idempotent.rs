@@ -1,4 +1,5 @@
-//! Runs functions that have the attribute, with the memory store, and compares one function with its handwritten form.
+//! Runs functions with the attribute `#[idempotent]` on the memory store, and compares one function with its
+//! handwritten form.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
@@ -42,7 +43,7 @@ fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) 
     }
 }
 
-/// Charges an order, and counts the runs. It borrows from its caller, and its future isn't `Send`.
+/// Charges an order, and counts the runs. The parameters are borrowed, and the future isn't `Send`.
 #[idempotent(key = order.id, compare = order)]
 async fn charge(
     order: &Order,
@@ -95,15 +96,15 @@ async fn handler_errors_release_the_key() {
 }
 
 #[tokio::test]
-async fn invalid_keys_run_nothing() {
+async fn handler_never_runs_with_invalid_key() {
     let (_, idempotency) = memory();
     let (runs, mut log) = (Rc::default(), Vec::new());
     let failed = charge(&order("", 1250), &runs, &mut log, &idempotency).await;
     assert_eq!((kind(failed), runs.get()), (ErrorKind::InvalidKey, 0));
 }
 
-/// The handwritten call replays the record of the attribute's call, and the other way round. So both forms have the
-/// same operation name, stored key and fingerprint.
+/// The handwritten form replays the record of a call of `charge`, and `charge` replays the record of the handwritten
+/// form. So both forms have the same operation name, stored key and fingerprint.
 #[tokio::test]
 async fn expansion_equals_the_handwritten_form() {
     let (store, idempotency) = memory();
@@ -114,7 +115,7 @@ async fn expansion_equals_the_handwritten_form() {
     let receipt = charge(&first, &runs, &mut log, &idempotency).await.unwrap();
     let key = Key::new("17").unwrap();
     let record = store.read(&by_hand.stored_key(&key)).await.unwrap();
-    assert!(record.is_some(), "the attribute uses another stored key");
+    assert!(record.is_some(), "`charge` and its handwritten form have different stored keys");
     let replayed: Result<String, RunError<io::Error>> =
         by_hand.run(key, &first, || async { panic!("the operation ran again") }).await;
     assert_eq!(replayed.unwrap(), receipt);
@@ -132,14 +133,14 @@ struct Payments {
 }
 
 impl Payments {
-    /// Compares both parameters, and consumes none.
+    /// Compares both parameters, since `compare` is missing. Consumes neither.
     #[idempotent(operation = "refund", key = Key::new(format!("{order}/{line}"))?)]
     async fn refund(&self, order: &str, line: u64) -> Result<usize, io::Error> {
         self.refunded.borrow_mut().push(line);
         Ok(self.refunded.borrow().len())
     }
 
-    /// Consumes its parameter.
+    /// Consumes `order`, so it compares a clone.
     #[idempotent(operation = "keep", key = order.id, compare = order.clone(), with = app.0)]
     async fn keep(order: Order, app: (&Idempotency, u8)) -> Result<u8, io::Error> {
         drop(order);
@@ -232,7 +233,7 @@ async fn failed_releases_return_the_handlers_error() {
     assert_eq!(runs.get(), 1);
 }
 
-/// The longest name that the attribute accepts is the longest that the library accepts.
+/// The name below has 124 characters, the most that the attribute accepts. The library has the same limit.
 #[tokio::test]
 async fn longest_operation_names_are_valid() {
     #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! Checks the compiler's messages about wrong uses of the attribute. If another compiler words them differently,
+//! Checks the compiler's messages about wrong uses of the attribute. If a new compiler version words them differently,
 //! `TRYBUILD=overwrite cargo test --package lambda-idempotency-macros` updates the expected texts.
 
 #[test]

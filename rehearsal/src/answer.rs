@@ -24,7 +24,7 @@ pub enum Answer {
     },
     /// The process ended without a response.
     Died(String),
-    /// No response by the deadline. The rehearsal killed the process then, as Lambda does.
+    /// No response within this time. The rehearsal then killed the process, as Lambda does at the deadline.
     TimedOut(Duration),
 }
 
@@ -62,12 +62,14 @@ impl Answer {
         Self::Batch(failures.iter().map(name).collect())
     }
 
-    /// Whether the answer says that the outcome of an earlier run is unknown: 409 `outcome-unknown`, the function error
-    /// `Idempotency.OutcomeUnknown`, or a batch that returns a record for redelivery.
+    /// Whether the answer says that the outcome of an earlier run is unknown: a problem with the code
+    /// `outcome-unknown`, the function error `Idempotency.OutcomeUnknown`, or a batch that returns a record for
+    /// redelivery.
     pub fn is_unknown(&self) -> bool {
         match self {
             Self::Http(http) => http.problem_code().as_deref() == Some("outcome-unknown"),
             Self::Error { kind, .. } => kind == "Idempotency.OutcomeUnknown",
+            // A batch's answer doesn't say why it returns a record.
             Self::Batch(returned) => !returned.is_empty(),
             _ => false,
         }
@@ -108,8 +110,8 @@ impl Answer {
         self.http().is_some_and(|http| http.header("idempotent-replayed") == Some("true"))
     }
 
-    /// Whether both answers have the same outcome. For HTTP that's the same status and body, because headers also
-    /// describe the delivery. Other answers must be equal.
+    /// Whether both answers have the same outcome. For HTTP that's the same status and body. Headers don't count,
+    /// because some describe the delivery, such as `Idempotent-Replayed`. Other answers must be equal.
     pub fn same_outcome(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Http(one), Self::Http(other)) => (one.status, &one.body) == (other.status, &other.body),

@@ -16,7 +16,7 @@ pub(crate) const MESSAGES: usize = 100;
 /// The number of orders in a batch. The batch's last messages repeat earlier orders.
 pub(crate) const ORDERS: usize = 90;
 
-/// The example function that ships orders, and the messages that its batches are made of.
+/// The example function that ships orders, and two messages, which are the templates for its batches.
 #[derive(Clone, Debug)]
 pub(crate) struct Orders {
     pub(crate) function: Function,
@@ -60,7 +60,7 @@ impl Batch {
         Self { first: event(&orders.first), again: event(&orders.again), order_of }
     }
 
-    /// Reads which messages and orders the response asks to redeliver.
+    /// Counts the messages that the response asks to redeliver, and their orders.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ fn record(message: &Value, name: &str, id: &str, order: usize) -> Value {
     record
 }
 
-/// The messages and orders that a batch's response asks to redeliver.
+/// How many messages a batch's response asks to redeliver, and to how many orders they belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Returned {
     pub(crate) messages: usize,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_orders_return_all_their_messages() {
+    fn response_must_return_whole_orders() {
         let batch = batch();
         assert_eq!(batch.returned(&naming(&[])), Ok(Returned::default()));
         let both = naming(&["step-message-3", "step-message-93", "step-message-50"]);

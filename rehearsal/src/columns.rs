@@ -9,7 +9,7 @@ pub(crate) struct Column {
     pub(crate) is_right: bool,
 }
 
-/// Adds a row after `indent` blanks. The last column is as wide as its cell.
+/// Adds a row to the text, indented by `indent` blanks. The last cell isn't wrapped.
 pub(crate) fn write_row(text: &mut String, indent: usize, columns: &[Column], cells: &[String]) {
     let last = cells.len().saturating_sub(1);
     let wrapped: Vec<Vec<String>> = cells

@@ -13,7 +13,7 @@ use crate::problem::{Context, Problem, Result};
 
 /// The Region that everything in the rehearsal uses.
 pub const REGION: &str = "eu-central-1";
-/// Not a secret: emulators need credentials, but don't check them.
+/// The access key's id, and also its secret part. Emulators need credentials, but don't check them.
 pub const ACCESS_KEY: &str = "REHEARSAL";
 
 /// How long the rehearsal waits for DynamoDB to answer a request.
@@ -121,7 +121,7 @@ impl Database {
         Ok(self.call("GetItem", &request).await?["Item"].take())
     }
 
-    /// Creates a table with this partition key, a string: billed on demand, without TTL.
+    /// Creates a table, billed on demand and without TTL. `key` names its partition key, a string.
     pub async fn create_table(&self, name: &str, key: &str) -> Result<()> {
         let request = json!({
             "TableName": name,

@@ -137,8 +137,9 @@ impl Event {
         event
     }
 
-    /// Whether the event is an HTTP request, by the fields that the library's fingerprint checks. A `requestContext`
-    /// alone isn't enough: a Lambda destination's record has one, too, and Lambda doesn't change it in a redelivery.
+    /// Whether the event is an HTTP request: whether it has one of the fields by which the library's fingerprint
+    /// recognises HTTP. A `requestContext` alone isn't enough. A Lambda destination's record has one too, and Lambda
+    /// doesn't change it in a redelivery.
     fn is_http(&self) -> bool {
         let marks = ["/httpMethod", "/method", "/requestContext/http/method", "/requestContext/routeKey"];
         marks.into_iter().any(|mark| self.pointer(mark).is_some())
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_json_error_names_the_file() {
+    fn invalid_or_missing_event_is_reported() {
         let problem = Event::parse(b"{").unwrap_err().to_string();
         assert!(problem.starts_with("isn't JSON: "), "{problem}");
         let missing = Event::read(Path::new("no-such-event.json")).unwrap_err().to_string();

@@ -65,7 +65,7 @@ impl Source {
                 "eventSource": "aws:sqs", "eventSourceARN": self.queue(), "awsRegion": "eu-central-1",
             }] }));
         };
-        let from = source_of(event).unwrap_or("no source");
+        let from = source_of(event).unwrap_or("an unknown source");
         if from != self.name() {
             return Err(Problem::new(format!(
                 "the event's records are from {from}, not from {}",

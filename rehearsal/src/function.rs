@@ -171,8 +171,8 @@ impl Sandbox {
         let api = RuntimeApi::start(&name).await.context("no free port on loopback for the Runtime API")?;
         let mut command = Command::new(&function.program);
         isolate(&mut command);
-        // Lambda freezes and kills all processes of a sandbox together, so they share a process group: the layer and
-        // its function, or a shell or a package manager and the function that it starts.
+        // Lambda freezes and kills all processes of a sandbox together, so they share a process group here. The
+        // function isn't always the only process: the layer, a shell or a package manager may have started it.
         command.process_group(0);
         if let Some(layer) = &function.behind_layer {
             command.envs(layer.settings.iter().map(|(name, value)| (name, value)));
@@ -318,7 +318,7 @@ fn isolate(command: &mut Command) {
     }
 }
 
-/// A process's output: keeps the last lines, and counts those that mark a run.
+/// Reads a process's output: keeps its last lines, and counts the lines that mark a run.
 #[derive(Debug)]
 struct Output {
     last: Arc<Mutex<VecDeque<String>>>,

@@ -73,7 +73,7 @@ impl Verdict {
         })
     }
 
-    /// The response must have this status, and not be a replay.
+    /// The response must have this status, or for `None` be any success. It mustn't be marked as a replay.
     pub(crate) fn fresh(&mut self, answer: &Answer, must_be: Option<u64>) -> &mut Self {
         let right = match must_be {
             Some(status) => answer.http().is_some_and(|http| http.status == status),
@@ -123,7 +123,7 @@ impl Verdict {
         if let Some(odd) = crowd.odd.first() {
             let (count, example) = (several(crowd.odd.len(), "answer"), in_full(odd));
             self.must(false, || {
-                format!("{count} neither the outcome nor a temporary refusal; the first: {example}")
+                format!("{count} neither the outcome nor the refusal InProgress, for example {example}")
             });
         }
         // If the answers aren't marked, a first response and its replay look the same.

@@ -53,16 +53,16 @@ pub struct Arguments {
     #[arg(long, value_name = "URL")]
     endpoint_url: Option<String>,
 
-    /// Rehearse this function instead of the example: a command that starts its bootstrap.
+    /// Rehearse the function that this command starts, instead of the example functions.
     #[arg(long, value_name = "COMMAND", requires = "event", group = "subject")]
     function: Option<String>,
 
-    /// The same command as in --function, as separate words after `--`.
+    /// Instead of --function: the command as separate words, after `--`.
     #[arg(last = true, value_name = "COMMAND", requires = "event", group = "subject")]
     command: Vec<String>,
 
-    /// Start the function behind the Lambda layer, with this environment's IDEMPOTENCY_ variables as the layer's
-    /// settings. PROGRAM is the layer's executable; without PROGRAM, cargo builds the layer.
+    /// Start the function behind the Lambda layer. The IDEMPOTENCY_ variables of the rehearsal's environment are
+    /// the layer's settings. PROGRAM is the layer's executable; without PROGRAM, cargo builds the layer.
     #[arg(
         long,
         value_name = "PROGRAM",
@@ -76,8 +76,8 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", requires = "subject")]
     event: Option<PathBuf>,
 
-    /// The event that delivers the same operation again. Without this file, redeliveries differ from the event only as
-    /// on AWS: in an HTTP request's id, times and trace, and in a message's receipt handle and receive count.
+    /// The event to redeliver. Without this option, a redelivery is the first event with only the changes that AWS
+    /// makes: to an HTTP request's id, times and trace, and to a message's receipt handle and receive count.
     #[arg(long, value_name = "FILE", requires = "event")]
     again: Option<PathBuf>,
 
@@ -171,7 +171,7 @@ async fn set_up(arguments: &Arguments) -> Result<World> {
     eprintln!("DynamoDB: {kind}, at {}", database.endpoint());
     if !events.take_keys() {
         eprintln!(
-            "The event has no `idempotency-key` header: its key is fixed, and each step gets a fresh table."
+            "The event has no `idempotency-key` header: all steps use the same key, and each step has its own table."
         );
     }
     let is_payments = arguments.event.is_none();
@@ -204,7 +204,8 @@ async fn play(world: &World) -> Result<Vec<Row>> {
 }
 
 /// Waits for Ctrl-C, for Ctrl-\, for SIGHUP (the terminal was closed), or for SIGTERM (CI cancels the job). The
-/// functions have their own process groups, so these signals don't end them: the rehearsal must drop their sandboxes.
+/// functions have their own process groups, so these signals don't end them. The rehearsal ends the functions by
+/// dropping their sandboxes.
 async fn interrupted() {
     tokio::select! {
         () = received(SignalKind::interrupt()) => {}
@@ -219,7 +220,7 @@ async fn received(kind: SignalKind) {
         Ok(mut signals) => {
             let _ = signals.recv().await;
         }
-        // Without an installed handler, the signal ends the process, so this future needn't complete.
+        // No handler could be installed, so the signal ends the process, and this future needn't complete.
         Err(_) => std::future::pending().await,
     }
 }
@@ -295,8 +296,8 @@ async fn behind_layer(function: Function, layer: Option<&Path>) -> Result<Functi
     }
     if !workspace().join("layer").is_dir() {
         return Err(Problem::new(
-            "building the layer needs a clone of the repository: run the command there, or name its program with \
-             --layer=PROGRAM",
+            "building the layer needs a clone of the repository: run the command there, or name a layer that's \
+             already built with --layer=PROGRAM",
         ));
     }
     eprintln!("Building the layer: cargo build --bin idempotency-extension");

@@ -95,8 +95,8 @@ fn requests(count: usize, operations: &[String]) -> String {
         }
     }
     if runs.len() > 3 {
-        // More than three groups of operations mean that several senders were concurrent. The order of their requests
-        // doesn't matter, so this counts each operation.
+        // `runs` has one entry for each series of equal operations. More than three series mean that several senders
+        // were concurrent. The order of their requests doesn't matter, so this adds up the series of each operation.
         let mut total = std::collections::BTreeMap::new();
         for (operation, times) in runs {
             *total.entry(operation).or_insert(0) += times;
@@ -131,8 +131,8 @@ const RIGHT_ALIGNED: [bool; COLUMNS] = [false, false, true, true, false];
 const INDENT: usize = 4;
 const WIDTH: usize = 110;
 
-/// The report for people: at most 110 columns, with a step's name above its rows, and a row's faults below
-/// it.
+/// The report for people, at most 110 characters wide. A step's name is above its rows, and a row's faults are below
+/// the row.
 pub(crate) fn table(rows: &[Row], colour: bool) -> String {
     let mut text = String::new();
     write_row(&mut text, &HEADINGS.map(str::to_owned), "verdict");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn json_report_matches_the_table() {
+    fn json_report_has_each_rows_fields() {
         let report: serde_json::Value = serde_json::from_str(&json(&[row("1", &["wrong"])])).unwrap();
         assert_eq!(report["ok"], false);
         assert_eq!(report["rows"][0]["faults"][0], "wrong");

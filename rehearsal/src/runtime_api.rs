@@ -28,8 +28,8 @@ const FUNCTION_ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:";
 /// because the caller may choose it and use it again.
 const INVOCATION_ID: &str = "lambda-runtime-invocation-id";
 
-/// Numbers the invocations of this process, so that two share a request id only if [`RuntimeApi::deliver_as`] gets the
-/// same id twice.
+/// Numbers the invocations of this process, so that two invocations share a request id only if
+/// [`RuntimeApi::deliver_as`] gets the same id twice.
 static INVOCATIONS: AtomicU64 = AtomicU64::new(1);
 
 /// The function's answer to an invocation, as posted.
@@ -203,9 +203,9 @@ impl Shared {
             .map_err(|_| HangUp)
     }
 
-    /// Rejects a late response, and a response to an earlier invocation under the same request id, as Lambda does.
-    /// The caller of `deliver` still gets a late response, which shows what a process does after it was frozen past its
-    /// deadline.
+    /// Passes the function's answer to the caller of `deliver`. As on Lambda, the function gets an error if its answer
+    /// is late, or belongs to an earlier invocation under the same request id. The caller still gets a late answer,
+    /// because it shows what a process does after it was frozen past its deadline.
     fn answered(&self, request_id: &str, invocation: Option<&str>, posted: Posted) -> Response<Bytes> {
         let mut all = self.unanswered();
         let Some(latest) = all.get(request_id) else {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stale_response_never_answers_later_invocation() {
+    async fn response_answers_only_its_own_invocation() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let _timed_out = api.deliver_as("chosen".into(), Bytes::from("{}"), LIMIT);
         let (_, first) = next_ids(&api).await;
@@ -331,7 +331,7 @@ mod tests {
         let path = "invocation/chosen/response";
         let stale = call_of(&api, Method::POST, path, "1", Some(&first)).await;
         assert_eq!(stale.status(), StatusCode::GONE);
-        assert!(answer.try_recv().is_err(), "the stale response must not answer the later invocation");
+        assert!(answer.try_recv().is_err(), "the first invocation's response must not answer the second");
         let posted = call_of(&api, Method::POST, path, "2", Some(&second)).await;
         assert_eq!(posted.status(), StatusCode::ACCEPTED);
         assert_eq!(answer.await.unwrap(), Posted::Response(Bytes::from("2")));

@@ -80,7 +80,8 @@ impl World {
         self.database.create_payments_table(name).await
     }
 
-    /// Returns the tables for a step. If all events have one fixed key, each step gets its own table of records.
+    /// Returns the tables for a step. If the events have no key header, all steps use the same key, so each step
+    /// gets its own table of records.
     fn tables_for(&self, step: &str) -> Tables {
         if self.events.take_keys() {
             return self.tables.clone();
@@ -173,7 +174,7 @@ impl<'w> Stage<'w> {
         Ok(Self { form, ..Self::open(world, step).await? })
     }
 
-    /// Sets up a step of the function that takes batches, and its batch.
+    /// Sets up a step of the example function `orders`, and builds the step's batch.
     pub(crate) async fn open_for_orders(
         world: &'w World,
         orders: &'w Orders,
@@ -234,7 +235,7 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// Delivers an event to an idle sandbox, and waits for the response.
+    /// Delivers an event to an idle or new sandbox, and waits for the response.
     pub(crate) async fn deliver(&self, event: &Event) -> Result<Answer> {
         let mut sandbox = self.sandbox().await?;
         let delivery = sandbox.deliver(event, ORDINARY_LIMIT);
@@ -312,8 +313,8 @@ impl<'w> Stage<'w> {
         self.passed(lease_of(&self.record().await?), delivered_at_ms, LEASE_LIMIT).await
     }
 
-    /// Waits until an invocation's unsettled claims are stale. `limit` is the invocation's time limit. The leases of
-    /// all its claims expire at the same time.
+    /// Waits until an invocation's unsettled claims are stale. `limit` is the invocation's time limit. All its claims'
+    /// leases expire at the same time, so this waits for the first one that it finds.
     pub(crate) async fn leases_passed(&self, delivered_at_ms: u64, limit: Duration) -> Result<()> {
         let passed = self.wire.since(0);
         let ids = |meaning: Meaning| {
@@ -323,8 +324,8 @@ impl<'w> Stage<'w> {
         let settled: HashSet<_> = ids(Meaning::Settle).collect();
         let mut lease = None;
         for id in ids(Meaning::Claim).filter(|id| !settled.contains(id)) {
-            // DynamoDB may have settled this claim although the wire logged no response: the process was killed before
-            // the response came.
+            // DynamoDB may have applied this claim's completion although the wire logged no response, since the process
+            // was killed before the response came. The record then has no lease.
             lease = lease_of(&self.world.database.record(&self.tables.idempotency, id).await?);
             if lease.is_some() {
                 break;

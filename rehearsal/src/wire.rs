@@ -35,7 +35,7 @@ pub(crate) enum Meaning {
 }
 
 impl Meaning {
-    /// The meaning of the request at this point of a run.
+    /// The meaning of the request that `point` comes before or after.
     pub(crate) const fn at(point: Point) -> Self {
         match point {
             Point::Before(call) | Point::After(call) if call.is_settlement() => Self::Settle,
@@ -47,7 +47,8 @@ impl Meaning {
     }
 }
 
-/// A request that the wire forwarded to DynamoDB, and the response. A held request is forwarded after its release.
+/// A request that the wire forwarded to DynamoDB, and the status of the response. The wire logs a held request only
+/// after its release.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
     /// The operation, such as `PutItem`.
@@ -59,7 +60,7 @@ pub(crate) struct Exchange {
     /// Whether the request is the first attempt of its SDK call. Later attempts are the SDK's own retries, which the
     /// checks don't count.
     pub(crate) first_attempt: bool,
-    /// The item's id, if it has one.
+    /// The `id` of the item that the request puts or that its key names, if it has one.
     pub(crate) id: Option<String>,
     /// A transaction's token. DynamoDB applies transactions with the same token once.
     pub(crate) token: Option<String>,
@@ -74,7 +75,7 @@ impl Exchange {
     }
 }
 
-/// An interference that waits for a request with the meaning `at`, after `to_pass` such requests have passed.
+/// An interference with a request whose meaning is `at`. It lets `to_pass` such requests pass first.
 #[derive(Debug)]
 struct Planned {
     at: Meaning,
@@ -101,12 +102,13 @@ impl Outage {
     }
 }
 
-/// How the wire interferes with a request, once.
+/// How the wire interferes with one request.
 #[derive(Debug)]
 enum Interference {
     /// Notify [`Hold::reached`], and forward the request only after [`Hold::release`].
     Hold { reached: oneshot::Sender<()>, released: oneshot::Receiver<()> },
-    /// Forward the request if this fault lets DynamoDB apply it. Then cut the connection instead of answering.
+    /// Forward the request only if this fault lets DynamoDB apply it. In either case, cut the connection instead of
+    /// answering.
     Cut(Fault),
 }
 
@@ -171,7 +173,7 @@ impl Wire {
         self.hold_after(0, at)
     }
 
-    /// Holds the next request at this point, after `to_pass` such requests have passed.
+    /// Lets `to_pass` requests at this point pass, and holds the next one.
     pub(crate) fn hold_after(&self, to_pass: usize, at: Point) -> Hold {
         let (reached, on_reached) = oneshot::channel();
         let (release, released) = oneshot::channel();
@@ -278,8 +280,8 @@ impl Shared {
         }
     }
 
-    /// Takes the first interference that is due at a request with this meaning. Each interference happens once. All
-    /// others that wait for this meaning count the request as passed.
+    /// Takes the first interference that is due at a request with this meaning, so that it happens only once. Each
+    /// other interference that waits for this meaning counts the request as passed.
     fn interference_at(&self, meaning: Meaning) -> Option<Interference> {
         let mut planned = lock(&self.planned);
         let due = planned.iter().position(|one| one.at == meaning && one.to_pass == 0);
@@ -349,7 +351,8 @@ fn meaning_to_store(operation: &str, request: &Value) -> Meaning {
     }
 }
 
-/// A takeover's condition names the previous owner, and its update the new one. An extension names one owner.
+/// Recognises an update by the texts among its values. A settlement names its new state. A takeover names two owners:
+/// the previous one in its condition, and the new one in its update. An extension names only one owner.
 fn meaning_of_update(request: &Value) -> Meaning {
     let texts = texts(request.get("ExpressionAttributeValues"));
     if texts.iter().any(|text| matches!(*text, "COMPLETED" | "FAILED" | "RELEASED")) {

@@ -1,5 +1,5 @@
-//! Interrupts `idempotency-rehearse` while the DynamoDB of `--endpoint-url` doesn't answer DeleteTable, and checks that
-//! the library itself installs no signal handlers.
+//! Checks that a second signal ends `idempotency-rehearse` while the DynamoDB of `--endpoint-url` doesn't answer
+//! DeleteTable, and that the library itself installs no signal handlers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 

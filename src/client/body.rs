@@ -20,7 +20,7 @@ const LONGEST: usize = 64 * 1024;
 ///
 /// # Errors
 ///
-/// `reqwest`'s error, if the body breaks off before it's read.
+/// `reqwest`'s error, if the body breaks off while it's read.
 pub(super) async fn read_problem(mut response: Response) -> Result<(Problem, Response), reqwest::Error> {
     if !is_problem(&response) || response.content_length().is_some_and(|length| length > LONGEST as u64) {
         return Ok((Problem::default(), response));

@@ -47,14 +47,14 @@ impl Unanswered {
     }
 
     /// The status of the latest response whose head arrived. It's the last attempt's status if that attempt's body
-    /// broke off, or if the budget ended after its head. Otherwise, it's an earlier attempt's status. `None` if no
-    /// attempt got a response's head.
+    /// broke off, or if the budget ended after that attempt's head had arrived. Otherwise, it's an earlier attempt's
+    /// status. `None` if no attempt got a response's head.
     pub fn last_status(&self) -> Option<StatusCode> {
         self.last_status
     }
 
     /// Why the last attempt got no complete response. `None` if the budget ended first, or if another middleware
-    /// failed: then [`source`](StdError::source) is that middleware's error.
+    /// failed. If a middleware failed, [`source`](StdError::source) is its error.
     pub fn last_error(&self) -> Option<&reqwest::Error> {
         match self.source.as_ref()? {
             reqwest_middleware::Error::Reqwest(error) => Some(error),

@@ -73,8 +73,8 @@ pub fn is_outcome_open(response: &Response) -> bool {
     response.extensions().get::<Answered>().is_some_and(|answered| answered.is_open)
 }
 
-/// Whether the operation may have run although it has no outcome yet. A 409 may mean that another attempt is still
-/// running.
+/// Whether the operation may have run although this response, which isn't a replay, isn't its outcome. After a 409,
+/// another attempt may still be running. After a retry, an earlier attempt may have run.
 fn is_open(status: StatusCode, attempts: u32) -> bool {
     status == StatusCode::CONFLICT || (attempts > 1 && !status.is_success())
 }
@@ -183,7 +183,8 @@ impl<'a> Operation<'a> {
             Attempted::Lost(_) | Attempted::Last(_) => Cause::Lost,
         };
         let Some(cost) = self.rules.quota.take(cause) else { return false };
-        // A retry that waits for an outcome takes no tokens. A later success still returns an earlier retry's tokens.
+        // A retry that waits for an outcome takes no tokens, and leaves `last_cost` as it is. A final response then
+        // still returns the tokens of an earlier retry.
         if cost > 0 {
             self.last_cost = Some(cost);
         }
@@ -269,7 +270,7 @@ fn is_lost(error: &reqwest::Error) -> bool {
 }
 
 /// Whether the server redirected the request, and `reqwest` then refused to follow. If the new URL's scheme is neither
-/// `http` nor `https`, `reqwest` reports the same kind of error as if you had sent a request to that URL. Only the
+/// `http` nor `https`, `reqwest` reports a builder error, as if you had sent a request to that URL. Then only the
 /// error's URL shows the redirect.
 fn is_redirected(error: &Error, sent_to: &Url) -> bool {
     error.is_redirect() || (error.is_builder() && error.url().is_some_and(|url| url != sent_to))

@@ -4,9 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use reqwest::StatusCode;
 
-/// The tokens of the standard retry mode of AWS's SDKs, and their costs (`DEFAULT_CAPACITY`,
-/// `LEGACY_RETRY_COST`, `LEGACY_RETRY_TIMEOUT_COST` and `PERMIT_REGENERATION_AMOUNT` in `aws-smithy-runtime`
-/// 1.16, `client/retries/token_bucket.rs`).
+/// The number of tokens. Like the three numbers below, it's from the standard retry mode of AWS's SDKs
+/// (`DEFAULT_CAPACITY`, `LEGACY_RETRY_COST`, `LEGACY_RETRY_TIMEOUT_COST` and `PERMIT_REGENERATION_AMOUNT` in
+/// `aws-smithy-runtime` 1.16, `client/retries/token_bucket.rs`).
 pub(super) const CAPACITY: u32 = 500;
 const RETRY: u32 = 5;
 const RETRY_AFTER_TIMEOUT: u32 = 10;
@@ -53,8 +53,8 @@ impl Quota {
         Some(cause.cost())
     }
 
-    /// Called for an operation that got a final response. Puts back as many tokens as the last of its retries that took
-    /// tokens, or one token if no retry took any.
+    /// Called for an operation that got a final response. Puts back `last_cost` tokens: as many as the operation's
+    /// last retry that took any. Puts back one token if no retry took any.
     pub(super) fn succeeded(&self, last_cost: Option<u32>) {
         let mut left = self.left();
         *left = left.saturating_add(last_cost.unwrap_or(FIRST_SUCCESS)).min(self.capacity);

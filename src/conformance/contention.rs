@@ -86,14 +86,14 @@ pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
 
 /// Races `tasks` concurrent tasks on one store, for `rounds` rounds. Each race must have exactly one winner.
 ///
-/// The tasks use all `handles` in turn, and every handle must read what the others wrote. Lambda runs a function in
-/// many processes, so pass at least two handles that you built separately and that share nothing in this process. One
-/// handle isn't enough: a lock inside it can make the store look atomic, even if the store isn't atomic between
-/// processes.
+/// Each task uses one of `handles`, assigned in rotation, and every handle must read what the others wrote. Lambda runs
+/// a function in many processes, so pass at least two handles that you built separately and that share nothing in this
+/// process. One handle isn't enough: a lock inside it can make the store look atomic, even if the store isn't atomic
+/// between processes.
 ///
-/// There are races of claims, takeovers, reclaims, extensions, and conclusions without a claim. Conclusions also race
-/// against claims. Three further races have only two tasks: a settlement or an extension against a takeover, and a
-/// settlement against an operator's write.
+/// In five races, all tasks send the same kind of write: a claim, a takeover, a reclaim, an extension, or a conclusion
+/// without a claim. In a sixth, conclusions race against claims. Three further races have only two tasks: a settlement
+/// or an extension against a takeover, and a settlement against an operator's write.
 ///
 /// [`check`](super::check) runs the same races in one task, so its writes overlap only while the store waits for
 /// something. This function is for stores that can run in several threads: call it in a multi-threaded
@@ -208,7 +208,8 @@ impl Race {
         Ok(race.against_a_settlement(round))
     }
 
-    /// The same extension, sent several times. Only the first one moves the lease to a later time.
+    /// The same extension, sent several times. After the store has applied one of them, the others no longer move the
+    /// lease to a later time.
     fn extensions(tasks: usize) -> Verdict<Self> {
         let mut race = Self { name: "extensions to one lease", ..Self::takeovers(0)? };
         if let Some(current) = &race.current {
@@ -234,7 +235,7 @@ impl Race {
         Ok(Self { name: "conclusions", writes, ..race })
     }
 
-    /// Conclusions against claims, or against reclaims.
+    /// Conclusions against claims or, every second round, against reclaims.
     fn conclusions_and_claims(tasks: usize, round: u32) -> Verdict<Self> {
         let half = tasks.div_ceil(2);
         let mut race = if round.is_multiple_of(2) { Self::claims(half)? } else { Self::reclaims(half)? };
@@ -292,7 +293,8 @@ async fn parallel_race(handles: &[Arc<dyn Store>], race: Race) -> Verdict {
     let [first, ..] = handles else {
         return Err("no handle was passed; pass at least one".to_owned());
     };
-    // If a handle has a cache, these reads fill it. The next write then makes the cached entry stale.
+    // If a handle has a cache, these reads fill it. The next write makes the cached entry stale, so a handle that
+    // answers from its cache fails the next comparison.
     all_read(handles, &race, None, "before any write of").await?;
     for (store, write) in handles.iter().cycle().zip(&race.before) {
         prepare(&**store, &race.key, slice::from_ref(write)).await?;
@@ -323,8 +325,8 @@ async fn all_read(handles: &[Arc<dyn Store>], race: &Race, expected: Option<&Rec
     Ok(())
 }
 
-/// Checks that the store applied one write, stored this write's record, and refused every other write because of
-/// this record. Returns this record.
+/// Checks that the store applied exactly one write, the winner, that it stored the winner's record, and that it
+/// returned this record with every refusal. Returns the record.
 async fn judge(store: &dyn Store, race: &Race, answers: &[WriteOutcome]) -> Verdict<Option<Record>> {
     let name = race.name;
     let stands = read(store, &race.key).await?;

@@ -42,7 +42,7 @@ pub(super) async fn case(store: &dyn Store) -> Verdict {
 /// # Panics
 ///
 /// If a result differs from the memory store's. The message has the seed, the number of operations up to the first
-/// different result, and the operations on that result's key.
+/// different result, and a list of the operations that ran on the key with this result.
 ///
 /// # Cancel safety
 ///
@@ -66,8 +66,8 @@ async fn run(store: &dyn Store, seed: u64, operations: u32) -> Verdict {
             script.keys[at].saw(record);
         }
         if let Err(finding) = verdict {
-            // This doesn't search for a shorter failing run: there's none, because a run with fewer operations ends
-            // before this first difference.
+            // There's no shorter failing run to search for: with the same seed and fewer operations, a run ends before
+            // this first difference.
             let steps: String =
                 done.iter().filter(|(of, _)| *of == at).map(|(_, step)| format!("\n  {step}")).collect();
             return Err(format!(

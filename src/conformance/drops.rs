@@ -15,11 +15,12 @@ use crate::{
     store::{Revision, Store, Write},
 };
 
-/// A call is dropped after this many polls at most. The polls come when the store wakes the task, so each
+/// A call is dropped after this many polls at most. It's polled again only when the store wakes the task, so each
 /// number of polls drops the call at another point of its exchange with the server.
 const POLLS: u32 = 6;
 
-/// A dropped call leaves its record as before or as after the write, and the calls that follow get their own answers.
+/// A dropped call leaves its record as before or as after the write, and the calls that follow get their own answers,
+/// not the dropped call's.
 pub(super) async fn calls(store: &dyn Store) -> Verdict {
     let (other, lock) = (fresh_key()?, second_lock()?);
     let standing = Record::from(lock.clone());
@@ -28,7 +29,7 @@ pub(super) async fn calls(store: &dyn Store) -> Verdict {
         for polls in 0..=POLLS {
             let dropped = drop_write(store, &before, &write, polls).await?;
             follow(store, &other, &standing, polls).await.map_err(|finding| {
-                format!("the call after {} was dropped at poll {polls}: {finding}", described(&write))
+                format!("{} was dropped at poll {polls}; a later call failed: {finding}", described(&write))
             })?;
             if !dropped {
                 break;
@@ -39,9 +40,9 @@ pub(super) async fn calls(store: &dyn Store) -> Verdict {
         let (key, lock) = (fresh_key()?, first_lock()?);
         prepare(store, &key, &[Write::Claim(lock)]).await?;
         let dropped = is_dropped(polls, store.read(&key)).await;
-        follow(store, &other, &standing, polls)
-            .await
-            .map_err(|finding| format!("the call after a read was dropped at poll {polls}: {finding}"))?;
+        follow(store, &other, &standing, polls).await.map_err(|finding| {
+            format!("a read was dropped at poll {polls}; a later call failed: {finding}")
+        })?;
         if !dropped {
             break;
         }
@@ -49,8 +50,8 @@ pub(super) async fn calls(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Writes of every kind, each with the writes that precede it on its key. The store applies each of them except
-/// the last one, a claim of a key that is already claimed.
+/// Returns the writes to drop, of every kind, each with the writes that prepare its key. The condition of each write to
+/// drop holds, except that of the last one: a claim of a key that's already claimed.
 fn dropped_writes() -> Verdict<Vec<(Vec<Write>, Write)>> {
     let first = first_lock()?;
     let (started, claim) = (Record::from(first.clone()), Write::Claim(first));
@@ -94,8 +95,9 @@ async fn drop_write(store: &dyn Store, before: &[Write], write: &Write, polls: u
     Ok(dropped)
 }
 
-/// Reads and writes other keys. The reads come first after an even number of polls, and a write comes first after an
-/// odd number. A late answer may fit only one kind of call, so the case needs both orders.
+/// Reads and writes other keys. If `polls` is even, the first call is a read; otherwise, it's a write. The store may
+/// mistake the dropped call's late answer for the answer to a read but not to a write, or the reverse, so the case
+/// needs both orders.
 async fn follow(store: &dyn Store, other: &StoredKey, standing: &Record, polls: u32) -> Verdict {
     let (fresh, lock) = (fresh_key()?, first_lock()?);
     let claimed = Record::from(lock.clone());

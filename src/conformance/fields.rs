@@ -25,7 +25,7 @@ pub(super) async fn locks(store: &dyn Store) -> Verdict {
     for lock in edge_locks()? {
         let (key, record) = (fresh_key()?, Record::from(lock.clone()));
         applied(store, &key, &Write::Claim(lock), &record).await?;
-        // The store must also return the record with a refusal.
+        // A refusal must return the same record.
         refused(store, &key, &Write::Claim(second_lock()?), Some(&record)).await?;
         put_away(store, &key, &record).await?;
     }
@@ -148,7 +148,7 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
     Ok(locks)
 }
 
-/// The last whole second that fits into milliseconds.
+/// The last whole second that fits into a [`Timestamp`], which counts milliseconds.
 pub(super) const LAST_SECOND: Timestamp = Timestamp::from_secs(u64::MAX / 1000);
 
 fn edge_outcomes() -> Vec<Outcome> {
@@ -188,7 +188,7 @@ fn edge_outcomes() -> Vec<Outcome> {
     outcomes
 }
 
-/// Replaces a record that no sweeper would ever remove with a record that expires.
+/// Replaces `record` with one that expires in a day, so that a sweeper can remove it then.
 pub(super) async fn put_away(store: &dyn Store, key: &StoredKey, record: &Record) -> Verdict {
     let lock = second_lock()?;
     let write = Write::Reclaim { seen: Revision::of(record), lock: lock.clone() };

@@ -11,11 +11,11 @@ use crate::{
     store::{Store, Write},
 };
 
-/// The longest names that a scope may have.
+/// The length of the longest name that a scope may have.
 const LONGEST_NAME: usize = 128;
 
-/// Tests keys with short names and with the longest names. Two such keys differ only at their ends, so a store that
-/// truncates keys confuses them.
+/// Tests two keys in a scope with short names, and two in a scope with the longest names. The two keys in a scope
+/// differ only at their ends, so a store that truncates keys confuses them.
 pub(super) async fn long_keys(store: &dyn Store) -> Verdict {
     let longest = format!("{:x<LONGEST_NAME$}", "conformance");
     for (function, operation) in
@@ -40,7 +40,8 @@ pub(super) async fn long_keys(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Tests keys that a store might confuse: they differ in case, in a suffix, a wildcard or a trailing blank.
+/// Tests keys that a store might confuse: they have the same stem, and suffixes such as wildcards, a trailing blank,
+/// the same letter in both cases, and the same letter in two Unicode forms.
 pub(super) async fn neighbours(store: &dyn Store) -> Verdict {
     let stem = fresh_key_in("neighbours")?;
     let suffixes = ["", "x", "X", "xx", "x ", "_", "%", "*", "#1", "/1", "\u{e9}", "e\u{301}"];

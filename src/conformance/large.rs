@@ -11,7 +11,8 @@ use crate::{
     store::{Settlement, Store, StoreErrorKind, Write, WriteOutcome},
 };
 
-/// One MiB, and the library's default `max_response`.
+/// The lengths to try on a store that keeps every response in its record: one MiB, and the library's default
+/// `max_response`.
 const WITHOUT_CHUNKS: [usize; 2] = [1024 * 1024, 8 * 1024 * 1024];
 
 /// A store keeps a large response unchanged, or rejects it with a definite `Unstorable`.
@@ -46,7 +47,7 @@ async fn response(store: &dyn Store, length: usize) -> Verdict {
     match store.apply(&key, &write).await {
         Ok(WriteOutcome::Applied) => {
             stands(store, &key, Some(&completed), &format!("after {}", described(&write))).await?;
-            // The store returns the record with a refused claim. Duplicates get their response from it.
+            // A refused claim returns the whole record, from which duplicates get their response.
             refused(store, &key, &Write::Claim(second_lock()?), Some(&completed)).await
         }
         Ok(WriteOutcome::Refused(record)) => Err(format!(

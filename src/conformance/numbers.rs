@@ -89,7 +89,7 @@ pub(super) async fn versions(store: &dyn Store) -> Verdict {
     told_apart(store, expiry(None), expiry(Some(millis(0))), names_expiry).await
 }
 
-/// An extension changes only the lease and the expiry, at the limits of every field.
+/// An extension changes only the lease and the expiry. It keeps every other field, even at the limits of its values.
 pub(super) async fn extension_keeps_the_rest(store: &dyn Store) -> Verdict {
     let millisecond = Duration::from_millis(1);
     for lock in edge_locks()? {
@@ -149,7 +149,7 @@ fn writes_on(seen: &Record, current: &Record) -> Verdict<Vec<Write>> {
     ])
 }
 
-/// The extension of `record`'s claim, with an expiry other than the lock's.
+/// The extension of `record`'s claim. It also changes the record's expiry, if there's one.
 pub(super) fn extend(record: &Record, lease_until: Timestamp) -> Write {
     let (owner, generation) = (record.owner, record.generation);
     Write::Extend { owner, generation, lease_until, expires_at: other_expiry(record) }
@@ -160,8 +160,8 @@ pub(super) fn extended(record: &Record, lease_until: Timestamp) -> Record {
     Record { state: State::Started { lease_until }, expires_at: other_expiry(record), ..record.clone() }
 }
 
-/// Returns an earlier expiry: if the record has the last possible time, there's no later one. A record that never
-/// expires keeps `None`.
+/// Returns an expiry earlier than the record's. A later one may not exist, since the record may have the last possible
+/// time. A record that never expires keeps `None`.
 fn other_expiry(record: &Record) -> Option<Timestamp> {
     record.expires_at.map(|expires_at| expires_at.saturating_sub(Duration::from_secs(11)))
 }

@@ -118,7 +118,7 @@ pub(super) fn resolve(record: &Record, settlement: Settlement) -> Verdict<Write>
     Ok(Write::Resolve { seen: Revision::of(record), owner: owner()?, generation, settlement })
 }
 
-/// One settlement of each kind, with an expiry other than the lock's.
+/// One settlement of each kind. Each has its own expiry, which no lock of this file has.
 pub(super) fn settlements() -> [Settlement; 3] {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
     [

@@ -93,7 +93,7 @@ enum Difference {
     HasExpiry,
     /// The version has a lease if the record has none, and none if the record has one.
     HasLease,
-    /// For an extension: how much later the new lease is than the stored one.
+    /// For an extension: the new lease ends this many milliseconds later than the stored one.
     NewLease(i64),
     /// For a conclusion: the write expects a version although there's no record, or no record although there's one.
     Presence,
@@ -276,9 +276,9 @@ impl Content {
     }
 }
 
-/// Returns the contents to try for `act`, each with a name. There's one for each form of the write for which a store
-/// may need a different request. If the write expects a version that differs from the stored one, only two forms of
-/// claims, reclaims and takeovers are tried: with all optional fields, and with none.
+/// Returns the contents to try for `act`, each with a name. A store may need a different request for each form of a
+/// write, so there's one content for each form. If the write expects a version that differs from the stored one, only
+/// two forms of claims, reclaims and takeovers are tried: with all optional fields, and with none.
 fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Content)>> {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
     let earlier = tomorrow().saturating_sub(Duration::from_secs(1000));
@@ -361,7 +361,8 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
         Presence,
     };
     match (act, prior) {
-        // The write expects a version although there's no record: once a STARTED version, once a settled one.
+        // After `Nothing`, the write expects a version although there's no record: first a STARTED version, then a
+        // settled one.
         (Act::Conclude(_), Prior::Absent) => {
             return vec![Nothing, Presence, Difference::Status(Status::Completed)];
         }

@@ -45,12 +45,12 @@ enum Stop {
     TooDeep,
     /// The members of one object need more than 4 GiB.
     TooLong,
-    /// The scanner can't read a text that `serde_json` accepted. That shouldn't happen, but the code doesn't rely on
-    /// it.
+    /// The scanner can't read a text that `serde_json` accepted. That shouldn't happen. If it does, the caller gets an
+    /// error.
     Lost,
 }
 
-/// Receives a canonical form: a hash, or a buffer in which members wait to be sorted.
+/// A receiver of canonical forms: a hash, or a buffer in which members wait to be sorted.
 trait Sink {
     fn put(&mut self, bytes: &[u8]);
 
@@ -193,7 +193,7 @@ impl<'a> Scanner<'a> {
         if self.peek()? == byte { Ok(()) } else { Err(Stop::Lost) }
     }
 
-    /// The next byte that isn't white space.
+    /// Steps over white space, and returns the byte after it.
     fn peek(&mut self) -> Result<u8, Stop> {
         let rest = &self.text.as_bytes()[self.at..];
         let blanks = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count();
@@ -201,7 +201,7 @@ impl<'a> Scanner<'a> {
         rest.get(blanks).copied().ok_or(Stop::Lost)
     }
 
-    /// The number or word that begins here.
+    /// Steps over the number or word that begins here, and returns it.
     fn token(&mut self) -> &'a [u8] {
         let rest = &self.text.as_bytes()[self.at..];
         let length = rest
@@ -230,7 +230,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// The text before the next quotation mark or escape.
+    /// Steps over the text before the next quotation mark or escape, and returns it.
     fn unescaped(&mut self) -> Result<&'a [u8], Stop> {
         let rest = &self.text.as_bytes()[self.at..];
         let length = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).ok_or(Stop::Lost)?;

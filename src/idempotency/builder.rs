@@ -154,11 +154,11 @@ impl Builder {
     /// Keeps settled records in this process's memory, at most `bytes`, and answers duplicates from there
     /// without a request. Default: 0, off. Any other value must be at least 64 KiB. A few MiB hold many records.
     ///
-    /// The cache is useful if the same process sees the same key again: a client that retries, a warm function. All
-    /// clones and all concurrent invocations share one cache. It holds only outcomes that this process read from the
-    /// store, or whose recording the store has confirmed. An entry's size includes its key, fingerprint, response and
-    /// bookkeeping. The least recently used entry is evicted first. An outcome that would fill more than an eighth of
-    /// the cache, or that wasn't retained, isn't cached.
+    /// The cache is useful if the same process sees the same key again, for example when a client retries and Lambda
+    /// reuses the warm process. All clones and all concurrent invocations share one cache. It holds only outcomes that
+    /// this process read from the store, or whose recording the store has confirmed. An entry's size includes its key,
+    /// fingerprint, response and bookkeeping. The least recently used entry is evicted first. An outcome that would
+    /// fill more than an eighth of the cache, or that wasn't retained, isn't cached.
     ///
     /// The library checks a cached entry like a record from the store: another fingerprint is a
     /// [`Mismatch`](ErrorKind::Mismatch). From the record's expiry on, the library asks the store. Before the expiry,

@@ -135,7 +135,7 @@ impl<F: Format> Operation<F> {
     ///
     /// # Errors
     ///
-    /// Nothing ran, and nothing is claimed:
+    /// In each case, nothing ran, and you hold no claim:
     ///
     /// - [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): the key was used with another fingerprint.
     /// - [`ErrorKind::InProgress`](crate::ErrorKind::InProgress): another claim is live; see

@@ -1,4 +1,4 @@
-//! The operator's actions: reading an outcome, and settling a record whatever its state is.
+//! The operator's action: settling a record, whatever its state is.
 
 use bytes::Bytes;
 
@@ -33,7 +33,7 @@ pub enum Resolution {
     /// The operation failed permanently, and won't run again. The bytes are a
     /// [`RecordedFailure`](crate::RecordedFailure) as JSON.
     Fail(Bytes),
-    /// The effect didn't happen, or it may happen again: the next delivery runs.
+    /// The effect didn't happen, or is allowed to happen again: the next delivery runs.
     Release,
 }
 
@@ -156,8 +156,8 @@ async fn apply(
     Err(resolution_in_doubt(key, last_error))
 }
 
-/// Whether `record` still belongs to the claim that was `seen`. If it does, no operator's write was applied in between:
-/// each of those writes sets a new owner and generation.
+/// Whether `record` still belongs to the claim that was `seen`. If it does, no operator's write was applied since:
+/// every operator's write sets a new owner and generation.
 fn is_by_same_owner(seen: &Record, record: &Record) -> bool {
     (record.owner, record.generation) == (seen.owner, seen.generation)
 }

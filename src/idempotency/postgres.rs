@@ -37,7 +37,8 @@ impl<F: Format> Operation<F> {
     /// between two statements.
     ///
     /// Pass the `store` that the [`Idempotency`](crate::Idempotency) is built over. Its table must be in the
-    /// transaction's database. [`run_in`](Self::run_in) does all of this in one call.
+    /// transaction's database. [`run_in`](Self::run_in) begins the transaction, runs your work, and commits, all in one
+    /// call.
     ///
     /// ```
     /// # use lambda_idempotency::{Begun, Fingerprint, Key, Operation, Settled};
@@ -64,7 +65,7 @@ impl<F: Format> Operation<F> {
     /// # Errors
     ///
     /// Same as [`begin`](Self::begin), and [`ErrorKind::Invalid`] for at-most-once execution: a rollback removes the
-    /// claim, so the work could run again. Nothing was written; roll the transaction back.
+    /// claim, so the work could run again. After any error, nothing was written; roll the transaction back.
     ///
     /// # Cancel safety
     ///
@@ -85,9 +86,8 @@ impl<F: Format> Operation<F> {
             .map_err(|refused| refused_within(refused.reported(&key).error))
     }
 
-    /// Runs `operation` once for `key` in a transaction on `client`, and commits it together with its
-    /// recorded result. Every later call gets the recorded result. So the operation's effects in the transaction
-    /// happen exactly once.
+    /// Runs `operation` once for `key` in a transaction on `client`, and records its result in the same transaction.
+    /// Every later call gets the recorded result. So the operation's effects in the transaction happen exactly once.
     ///
     /// An error of the operation rolls everything back, and the next call runs it again. If the commit's
     /// answer is lost, the library reads the record over another connection, again and again until the disconnected

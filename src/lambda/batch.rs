@@ -31,16 +31,16 @@
 //! |---|---|
 //! | its handler returned `Ok` | recorded and acknowledged |
 //! | an earlier delivery completed it | acknowledged; the handler doesn't run |
-//! | its handler failed or panicked | its key is released, and it's redelivered (at-most-once: failed permanently) |
+//! | its handler failed or panicked | its key is released, and it's redelivered (under at-most-once, it has failed permanently: see the next row) |
 //! | it [failed permanently](Failure::permanent) | recorded; redelivered, or acknowledged with [`acknowledge_permanent_failures`](Batch::acknowledge_permanent_failures) |
 //! | another delivery is processing it | redelivered: an acknowledgement would delete the only copy |
-//! | it has no key, or can't be read | redelivered; no handler runs |
-//! | the store is down, or no time is left | redelivered; no handler runs |
-//! | the same key and payload appear twice in the batch | runs once, with one claim; both records get its outcome |
-//! | its key was used with another payload | redelivered; no handler runs |
+//! | it has no key, or can't be read | redelivered; the handler doesn't run |
+//! | the store is down, or no time is left | redelivered; the handler doesn't run |
+//! | the same key and payload appear twice in the batch | the handler runs once, with one claim; both records get that run's outcome |
+//! | its key was used with another payload | redelivered; the handler doesn't run |
 //!
-//! If two groups of a FIFO queue contain the same key and payload, the two messages run concurrently. One of them may
-//! be redelivered because the other is in progress.
+//! If two groups of a FIFO queue each have a message with the same key and payload, the worker processes the two
+//! messages concurrently. One gets the claim, and the other may be redelivered because the operation is in progress.
 //!
 //! The log event `returned` says why a record is redelivered, and contains the record's identifier, but never the
 //! payload. If the handler failed, the event has the error's type without the error's text, which may quote the
@@ -59,7 +59,7 @@
 //! blocks its shard until the mapping gives up on it. Set `MaximumRecordAgeInSeconds`, a destination for failures, and
 //! `BisectBatchOnFunctionError`. Without bisecting, Lambda also gives up on the records behind the blocking one.
 //! `MaximumRetryAttempts` also counts redeliveries of records in progress. If you set this limit, allow enough attempts
-//! for the redeliveries after a crash (see below), or wait for the lease inside the invocation.
+//! for the redeliveries after [a crash](#a-crash), or set `wait_in_progress` as described there.
 //!
 //! # A crash
 //!
@@ -89,10 +89,10 @@
 //!
 //! Near the invocation's deadline the worker claims no new record. Then it cuts off handlers that still run,
 //! settles the records whose handlers have returned, and responds in time ([`reserve`](Batch::reserve)).
-//! Unfinished records are redelivered. Without a [`cut_off`](crate::settings::Settings::cut_off), the worker waits for
-//! running handlers past the deadline, and responds once they have returned. If a handler was cut off, its key is free
-//! when the lease expires. Under at-most-once, the operation's outcome is then unknown, and an operator has to resolve
-//! it.
+//! Unfinished records are redelivered. If a handler was cut off, its key is free when the lease expires. Under
+//! at-most-once, the operation's outcome is unknown after a cut-off, and an operator has to resolve it. Without a
+//! [`cut_off`](crate::settings::Settings::cut_off), the worker waits for running handlers past the deadline, and
+//! responds once they have returned.
 
 mod answer;
 mod dynamodb;
@@ -203,7 +203,8 @@ impl Idempotency {
 /// A worker for the records of one source: a service for `lambda_runtime::run`. Its response is the JSON that lists the
 /// records to redeliver. See [the module](self).
 ///
-/// Its type contains no closure type, so a function can return it and a test can call it:
+/// The worker's type doesn't depend on its closures, so a function can return the worker. `main` and the tests can then
+/// use the same one:
 ///
 /// ```
 /// use lambda_idempotency::{Idempotency, Key, Failure, lambda::batch::{Batch, SqsMessage}, store::memory::MemoryStore};
@@ -293,7 +294,7 @@ impl<R> Batch<R> {
     /// `cancel` identify two operations. Set a name if the source's records may arrive from another ARN later: from a
     /// dead-letter queue that this function drains, or from another queue after a redrive or a move. All workers with
     /// the same source name, function and operation share their keys. A redrive gives each SQS message a new id, so its
-    /// [`message_key`](SqsMessage::message_key) changes: use a key from the body there.
+    /// [`message_key`](SqsMessage::message_key) changes: use a key from the body instead.
     ///
     /// ```
     /// # use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage, store::memory::MemoryStore};
@@ -318,25 +319,26 @@ impl<R> Batch<R> {
     /// Calls a closure with the number of records in flight (being claimed, run or settled) whenever that number
     /// changes.
     ///
-    /// With this number, handlers can collect several records and process them together. When as many handler calls are
-    /// waiting as records are in flight, no further record arrives until one of these calls returns. The records of one
-    /// lane (a FIFO group, or a partition key [in order](Batch::in_order)) run one after the other, and count as one.
+    /// With this number, handlers can collect several records and process them together. Once as many handler calls are
+    /// waiting as records are in flight, the handlers have all of these records, and no other record arrives before one
+    /// of the calls returns. The records of one lane (for example a FIFO group, or a partition key
+    /// [in order](Batch::in_order)) run one after the other, and count as one.
     pub fn on_progress(mut self, call: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.on_progress = Some(Arc::new(call));
         self
     }
 
-    /// Whether a record needs a key. Default: yes; records without a key are redelivered, and no handler runs. If you
-    /// pass false, their handlers run unprotected.
+    /// Whether a record needs a key. By default it does, and a record without a key is redelivered without running. If
+    /// you pass false, such a record runs unprotected.
     pub fn required(mut self, is_required: bool) -> Self {
         self.choices.required = is_required;
         self
     }
 
-    /// Whether to acknowledge records whose handler failed permanently, in this delivery and later ones. Afterwards,
-    /// only the stored failure remains. If the failure couldn't be recorded, the record is redelivered. Default: no;
-    /// such records are redelivered until the source gives up on them and moves them to the dead-letter queue, or to
-    /// the stream's destination for failures.
+    /// Whether to acknowledge a record whose handler failed permanently, now or in an earlier delivery. Afterwards,
+    /// only the stored failure remains, so a record whose failure couldn't be stored is redelivered in any case.
+    /// Default: no; each record that failed permanently is redelivered until the source gives up on it and moves it to
+    /// the dead-letter queue, or to the stream's destination for failures.
     pub fn acknowledge_permanent_failures(mut self, acknowledges: bool) -> Self {
         self.choices.acknowledges_permanent_failures = acknowledges;
         self
@@ -355,13 +357,13 @@ impl<R> Batch<R> {
     }
 
     /// Cuts handlers off this long before the invocation's deadline, or a sixth of the invocation's time if
-    /// that's shorter. The worker stops claiming records at twice that time before the deadline. The first half of the
+    /// that's shorter. The worker stops claiming records twice as long before the deadline. The first half of the
     /// reserve is for settlements under way, the second half for the response. Default: 500 ms.
     ///
-    /// Handlers without protection have no outcome to record, so they run until the response is due, at half of the
-    /// reserve before the deadline. These are the handlers of records without a key ([`required`](Batch::required)),
-    /// runs after a failed claim ([`fail_open`](crate::settings::Settings::fail_open)), and every run while idempotency
-    /// isn't enforced. Without a [`cut_off`](crate::settings::Settings::cut_off), the response waits for every running
+    /// A handler without protection has no outcome to record, so it runs until the response is due: half the reserve
+    /// before the deadline. This applies to records without a key ([`required`](Batch::required)), to runs after a
+    /// failed claim ([`fail_open`](crate::settings::Settings::fail_open)), and to every run while idempotency isn't
+    /// enforced. Without a [`cut_off`](crate::settings::Settings::cut_off), the response waits for every running
     /// handler.
     pub fn reserve(mut self, time: Duration) -> Self {
         self.choices.reserve = time;

@@ -1,4 +1,4 @@
-//! [`Description`]: a function's settings for keys. With them, a tool can compute which record an event has in the store.
+//! [`Description`]: a function's settings for keys. With them, a tool can compute the id of an event's record.
 
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +100,7 @@ pub struct Description {
 /// The value of [`Description::key_from`] for a key that a closure returns.
 pub(in crate::lambda) const CLOSURE: &str = "closure";
 
-/// The stored record of an operation that an event asks for.
+/// Identifies the stored record of an operation that an event asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Located {
@@ -122,7 +122,7 @@ fn is_zero(value: &usize) -> bool {
 }
 
 impl Located {
-    /// Returns the record with this id, for code that knows only the operation's stored key.
+    /// Identifies the record with this id, for code that knows only the operation's stored key.
     pub fn of(key: StoredKey) -> Self {
         Self::new(key, None)
     }

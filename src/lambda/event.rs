@@ -60,10 +60,11 @@
 //! [`Idempotency::http`], whose keys belong to their caller.
 //!
 //! Fields that the source itself doesn't send are compared too. For example, a state machine passes on an event, and
-//! adds a field in each step: calls that differ in that field aren't duplicates. If a retry changes such a field, such
-//! as `State.RetryCount` of Step Functions, leave it out with [`EventLayer::fingerprint_fields`]. With a key from
-//! [`keys`](super::keys), only the fields that the key's page lists are compared. In a state machine, use your own key
-//! with the state's name in it.
+//! adds a field in each step: calls that differ in that field aren't duplicates. If a retry changes such a field, for
+//! example `State.RetryCount` of Step Functions, name only the other fields with [`EventLayer::fingerprint_fields`].
+//! With a key from [`keys`](super::keys), only the fields that the key's page lists are compared. So two steps of a
+//! state machine that get the same AWS event could count as duplicates. In a state machine, use your own key with
+//! the state's name in it.
 //!
 //! If an event has a field twice, its `Records` are empty, or its parts can't be read, the whole event is compared.
 
@@ -180,8 +181,8 @@ impl<T> EventLayer<T> {
 
     /// Compares these fields of the event, [named](crate::KeyFields#naming-a-field) as for a key, in place of [its
     /// payload](self#whats-compared). Use it for your own events that change in each delivery, for example by a
-    /// trace id or a timestamp. A missing field is compared as absent. If an event has none of the fields, or a field
-    /// can't be looked up, the whole event is compared. The empty pointer, `""`, names the whole event.
+    /// trace id or a timestamp. An absent field matches only an absent field. If no field has a value, or a field can't
+    /// be looked up, the whole event is compared. The empty pointer, `""`, names the whole event.
     ///
     /// # Errors
     ///
@@ -204,9 +205,9 @@ impl<T> EventLayer<T> {
         Ok(self)
     }
 
-    /// Calls a closure with each replay. The closure returns fields, which the layer appends to the answer. If the
-    /// answer already has a field with that name, the answer's own field stays. Recorded failures and answers that
-    /// aren't JSON objects get no fields. The record doesn't change.
+    /// Calls a closure with each replay. The closure returns fields, and the layer appends those whose names the answer
+    /// doesn't have yet. Recorded failures and answers that aren't JSON objects get no fields. The record doesn't
+    /// change.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -410,7 +411,7 @@ impl<T: DeserializeOwned> EventLayer<T> {
         description
     }
 
-    /// Returns the record of the operation that this event asks for; `None` if the event has no key and needs none.
+    /// Locates the record of the operation that this event asks for; `None` if the event has no key and needs none.
     ///
     /// # Errors
     ///
@@ -430,7 +431,7 @@ impl<T: DeserializeOwned> EventLayer<T> {
         if key.is_none() && self.required {
             return Err(Error::new(
                 ErrorKind::MissingKey,
-                format!("the event has no idempotency key; {} needs one", type_name::<T>()),
+                format!("the event has no idempotency key; events of type {} need one", type_name::<T>()),
             ));
         }
         Ok(key)

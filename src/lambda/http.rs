@@ -26,14 +26,14 @@
 //! |---|---|---|
 //! | a key is required and there is none | 400 | `key-missing` |
 //! | the key is malformed, empty, too long, sent twice, or not in the configured format | 400 | `key-invalid` |
-//! | a caller is required, and the request has none; or `caller` failed | 403 | `caller-missing` |
+//! | a caller is required, and the request has none; or the closure of [`HttpLayer::caller`] failed | 403 | `caller-missing` |
 //! | the request carries credentials, and their owner can't be identified | 500 | `caller-unknown` |
 //! | the caller may not have the recorded response | 403 | `replay-forbidden` |
 //! | the key was used with another request | 422 | `key-reused` |
 //! | the operation is still running | 409 | `in-progress` |
-//! | under at-most-once, an earlier run gave no answer; or nothing was recorded, and it's unknown whether the operation took effect | 409 | `outcome-unknown` |
-//! | done, but the response wasn't retained | 409 | `not-retained` |
-//! | failed permanently, in this run or an earlier one | 500 | `operation-failed` |
+//! | it's unknown whether the operation took effect: nothing was recorded; or under at-most-once, an earlier run gave no answer | 409 | `outcome-unknown` |
+//! | the operation is done, but its response wasn't retained | 409 | `not-retained` |
+//! | the operation failed permanently, in this run or an earlier one | 500 | `operation-failed` |
 //! | the record can't be read | 500 | `record-unreadable` |
 //! | the layer wraps one handler twice | 500 | `misconfigured` |
 //! | a condition on the handler's writes failed | 409 | `declined` |
@@ -60,7 +60,7 @@
 //! Under at-most-once, the layer records every response, whatever its status, since a layer inside this one may have
 //! responded after the handler's effect. A response that carries
 //! [`Recording::Release`](crate::settings::Recording::Release) releases the key instead. [`ReleaseRejections`] wraps an
-//! inner layer, and marks the responses that the wrapped layer gives without calling the handler.
+//! inner layer, and adds `Recording::Release` to the responses that the inner layer gives without calling the handler.
 //!
 //! # Keys from the body
 //!
@@ -118,8 +118,8 @@
 //! # Large responses, and streams
 //!
 //! If a response exceeds [`Settings::max_response`](crate::settings::Settings::max_response), the layer passes it on
-//! whole, and records the operation as done without the response: duplicates get 409, `not-retained`. If the front end
-//! can't deliver a response, the layer records the operation in the same way. Then the first caller, too, gets 409:
+//! whole, and records the operation as done without the response: duplicates get 409, `not-retained`. If a response is
+//! too large for the front end, the layer records the operation in the same way. Then the first caller, too, gets 409:
 //! `not-retained`, or `outcome-unknown` if the record couldn't be written. A load balancer delivers 1 MB, and every
 //! other front end 6,291,556 bytes, which is Lambda's own limit. Both limits apply to the response as JSON, with a
 //! binary body in base64. For functions that stream their responses, use [`HttpLayer::streaming`]: it buffers only as
@@ -136,7 +136,7 @@
 //! Put `tower_http`'s `CorsLayer` **outside** this layer. `CorsLayer` answers preflights, and adds the headers
 //! for the current origin to replays, conflicts and problems. Behind an HTTP API, a function URL or a load balancer,
 //! `lambda_http` writes one value per header, so a `Vary` from the handler would hide the CORS layer's `Vary`: let
-//! only the CORS layer set this header. Allow and expose the headers that this layer reads and writes:
+//! only the CORS layer set this header. Allow the headers that the idempotency layer reads, and expose those it writes:
 //!
 //! ```
 //! use lambda_http::{http::HeaderName, service_fn, tower::ServiceBuilder};

@@ -82,9 +82,10 @@ pub(super) fn cookie_name(pair: &str) -> &str {
     pair.split_once('=').map_or(pair, |(name, _)| name.trim())
 }
 
-/// A role's id without its session, whose name differs between sessions. `AROA…:session` becomes the role's
-/// unique id, and `arn:aws:sts::account:assumed-role/role/session` loses the session ("IAM identifiers", IAM
-/// user guide). In other ids the part after a colon identifies the caller: `account:name` is a federated user.
+/// Returns a role's id without the session's name, which differs in each session. `AROA…:session` becomes the role's
+/// unique id, and `arn:aws:sts::account:assumed-role/role/session` loses the session ("IAM identifiers", IAM user
+/// guide). Other ids stay whole, since the part after a colon may identify the caller: `account:name` is a federated
+/// user.
 pub(super) fn without_session(id: &str) -> &str {
     let role = if id.starts_with("AROA") {
         id.split_once(':').map(|(role, _)| role)

@@ -78,7 +78,7 @@ pub fn sns() -> KeyFields {
 
 /// The change of an object: event name, bucket, key, version and sequencer. S3 sends one record per event.
 ///
-/// A duplicate must have the same change, bucket and object. The request's id and time aren't compared.
+/// A duplicate must have the same event name, bucket and object. The request's id and the event's time aren't compared.
 ///
 /// S3 gives a sequencer only to PUTs and DELETEs ("Event message structure", S3 user guide). Other notifications,
 /// such as those about tags, have no key here: use your own key for them.
@@ -99,14 +99,14 @@ pub fn s3() -> KeyFields {
 /// of the payload, which the state machine fills from its context: `"execution.$": "$$.Execution.Id"`,
 /// `"state.$": "$$.State.Name"` and `"entered.$": "$$.State.EnteredTime"`.
 ///
-/// The time is in milliseconds, and several iterations of a Map can enter the state in the same millisecond. In a Map,
-/// add `"item.$": "$$.Map.Item.Index"`, which becomes part of the key. In a Map inside another Map's `ItemProcessor`,
-/// this is the inner index only. Pass the outer index on with the inner Map's `ItemSelector`, and make `item` from both
-/// indexes, or from an id that's unique to the item.
+/// The time `entered` is in milliseconds, and several iterations of a Map can enter the state in the same millisecond.
+/// So in a Map, add `"item.$": "$$.Map.Item.Index"`, which becomes part of the key. In a Map inside another Map's
+/// `ItemProcessor`, this is the inner index only. Pass the outer index on with the inner Map's `ItemSelector`, and make
+/// `item` from both indexes, or from an id that's unique to the item.
 ///
 /// Step Functions may run an asynchronous Express workflow more than once ("Choosing workflow type", Step Functions
-/// developer guide). A repeated run enters the state at another time, so it has another key and runs again. For such
-/// workflows, use a field of the workflow's input as the key.
+/// developer guide). The second run enters the state at another time, so its event has another key, and the handler
+/// runs again. For such workflows, use a field of the workflow's input as the key.
 pub fn step_functions() -> KeyFields {
     KeyFields::known(&["/execution", "/state", "/entered"], &["/item"])
 }
@@ -115,8 +115,8 @@ pub fn step_functions() -> KeyFields {
 /// [`run`](crate::Operation::run) the records one by one. Two clusters can use the same topic, partition and offset,
 /// so `cluster` is part of the key.
 ///
-/// Take the cluster from the event with [`kafka_cluster`], or choose a stable name. With a stable name, a record's copy
-/// in another cluster, at the same topic, partition and offset, is a duplicate of the record.
+/// Take the cluster from the event with [`kafka_cluster`], or choose a name that never changes. If two clusters have
+/// the same name, two records at the same topic, partition and offset have one key, so a record's copy is a duplicate.
 ///
 /// If you delete a topic and create it again, its offsets restart at 0. A new Kafka record then has the same key as the
 /// old Kafka record at that offset, so the handler doesn't run for the new one until the old operation's idempotency
@@ -126,7 +126,7 @@ pub fn step_functions() -> KeyFields {
 /// use lambda_idempotency::lambda::keys;
 ///
 /// let event = br#"{"eventSource": "aws:kafka", "eventSourceArn": "arn:aws:kafka:eu-west-1:1:cluster/orders/b7", "records": {}}"#;
-/// let cluster = keys::kafka_cluster(event).ok_or("an event of no cluster")?;
+/// let cluster = keys::kafka_cluster(event).ok_or("the event has no cluster")?;
 /// let record = br#"{"topic": "orders", "partition": 0, "offset": 15, "value": "MQ=="}"#;
 /// let key = keys::kafka_record(cluster).key_of(record)?;
 /// assert_ne!(key, keys::kafka_record("another").key_of(record)?);
@@ -202,14 +202,17 @@ pub(super) fn broker(event: &RawValue) -> Option<String> {
     serde_json::from_str(event.get()).ok().map(|Event { arn }| arn).filter(|arn| !arn.is_empty())
 }
 
-/// An Amazon MQ message's id: ActiveMQ's `messageID`, or the `basicProperties.messageId` that a RabbitMQ publisher
-/// set. Each message of an event is its own operation: [`run`](crate::Operation::run) the messages one by one.
+/// An Amazon MQ message's broker, queue and id. The id is ActiveMQ's `messageID`, or the `basicProperties.messageId`
+/// that a RabbitMQ publisher set. Each message of an event is its own operation: [`run`](crate::Operation::run) the
+/// messages one by one.
 ///
 /// `broker` is the event's `eventSourceArn`. `queue` is RabbitMQ's name in `rmqMessagesByQueue`, such as `orders::/`,
-/// or the `destination.physicalName` of an ActiveMQ message. A broker can put one message with one id into several
-/// queues, and one function can read them all, so both are part of the key.
+/// or the `destination.physicalName` of an ActiveMQ message. One function can read several queues and brokers. Two
+/// queues can have copies of one message, with the same id, and two brokers can have different messages with the same
+/// id. So the broker and the queue are part of the key.
 ///
-/// Pass the message's `data` as the payload: `redelivered` and `brokerOutTime` differ in each delivery.
+/// Pass the message's `data` as the operation's payload, in place of the whole message. The message's fields
+/// `redelivered` and `brokerOutTime` differ in each delivery.
 ///
 /// ```
 /// use lambda_idempotency::lambda::keys;

@@ -41,12 +41,12 @@ fn invalid(message: impl Into<String>) -> Error {
 }
 
 impl Description {
-    /// Chooses the wrapper and the key by the source of `event`, for a function that's wrapped as the page of [`keys`]
-    /// recommends.
+    /// Describes a function that's wrapped as the page of [`keys`] recommends. The source of `event` determines the
+    /// wrapper and the key.
     ///
-    /// It chooses the worker for SQS, Kinesis and DynamoDB Streams, [`run`](crate::Operation::run) for each record of Kafka
-    /// and Amazon MQ, the HTTP layer for HTTP requests, and an event layer with the source's own key for the other
-    /// sources. If the source is unknown, the description has no key.
+    /// For SQS, Kinesis and DynamoDB Streams, the wrapper is the source's worker. For Kafka and Amazon MQ, it's
+    /// [`run`](crate::Operation::run) for each record, and for HTTP requests the HTTP layer. For other sources, it's an
+    /// event layer with the source's own key. If the source is unknown, the description has no key.
     pub fn detect(function: impl Into<String>, event: &[u8]) -> Self {
         let event: Value = serde_json::from_slice(event).unwrap_or_default();
         let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str);
@@ -88,8 +88,8 @@ impl Description {
     /// batch that has a valid key. The list is empty if `event` asks for no operation, for example because it's a
     /// request without a key.
     ///
-    /// `context` has the invocation's request id and tenant. For HTTP, `caller` is the text that the function's own
-    /// closure returns for this request. For `run`, it's the text that
+    /// `context` has the invocation's request id and tenant. For HTTP, `caller` is the text that the closure of
+    /// `HttpLayer::caller` returns for this request. For `run`, it's the text that
     /// [`for_caller`](crate::Operation::for_caller) gets.
     ///
     /// # Errors

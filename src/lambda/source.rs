@@ -13,8 +13,9 @@ struct Origin<'e> {
 
 /// Returns the ARN of the queue, stream or table that `record` is from; empty if the record has no ARN.
 ///
-/// The ARN of a Kinesis consumer, or of a table's stream, changes when someone registers the consumer or
-/// enables the stream again. So the returned ARN leaves out the consumer and the table's stream.
+/// Scopes and fingerprints contain the returned ARN, so it must stay the same. A Kinesis consumer's ARN changes when
+/// someone registers the consumer again, and a table's stream gets another ARN when someone enables it again. So the
+/// returned ARN leaves out the consumer and the table's stream.
 pub(super) fn source_arn(record: &RawValue) -> String {
     let origin: Origin<'_> = serde_json::from_str(record.get()).unwrap_or_default();
     let arn = origin.arn.unwrap_or_default();

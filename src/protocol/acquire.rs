@@ -16,8 +16,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// How often one claim may lose before the delivery gets "in progress": the first `PutItem`, and three
-/// compare-and-sets after it.
+/// The machine gives up when a claim has lost this often: the first write, and three compare-and-sets after it.
 pub(super) const MAX_LOSSES: u8 = 4;
 /// The lease of a claim that's acquired only to record an existing outcome.
 pub(super) const RECORDING_LEASE: Duration = Duration::from_secs(10);
@@ -59,8 +58,8 @@ pub(super) fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) 
     send(plan, now, Claiming::new(goal, lock, losses))
 }
 
-/// Handles the loss of the claim under which the handler ran. If the record has an outcome, that outcome counts. If
-/// the key is free again, claims it only to record the handler's outcome.
+/// Handles the loss of `held`, the claim under which the handler ran. If the record has an outcome, that outcome
+/// counts. If the key is free again, claims it only to record the handler's outcome.
 pub(super) fn to_record(
     plan: &Plan,
     now: Timestamp,
@@ -134,7 +133,8 @@ pub(super) fn looking_for_claim(plan: &Plan, now: Timestamp, it: Claiming, event
     }
 }
 
-/// Retries a request for a claim that records an outcome, after a pause. Gives up after the last retry.
+/// Handles a failed write or read of a claim that records an outcome: pauses before a retry, or gives up after the
+/// last one.
 fn retry_recording(
     plan: &Plan,
     now: Timestamp,
@@ -162,7 +162,8 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
         if is_exhausted {
             return give_up(plan, it, when_exhausted);
         }
-        // An earlier attempt may still be applied, so send the same request again.
+        // An earlier attempt may still be applied. So send the same request again: whichever attempt is applied, the
+        // claim has the same generation.
         if it.is_in_doubt && it.goal == Goal::Run {
             return send(plan, now, it);
         }
@@ -197,7 +198,8 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
     }
 }
 
-/// Continues with a held claim: runs the handler, or records the outcome. Without time, releases the claim.
+/// Continues with a held claim: runs the handler, or records the outcome. If there's no time left to run the handler,
+/// releases the claim.
 fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     match goal {
         Goal::Record(task) => Next::Settle { held, task, submissions: 0 },
@@ -280,8 +282,8 @@ fn held(lock: &Lock, is_recovered: bool) -> Held {
 fn replay(plan: &Plan, goal: Goal, record: Record) -> Next {
     let action = match goal {
         Goal::Run => Action::Replay(record),
-        // The record has this executor's own outcome, since no other claim has this owner. Only the write's
-        // answer was lost, and the store rejected the second attempt without returning the record.
+        // The record has this executor's own outcome, since no other claim has this owner. The settlement had been
+        // applied and its answer was lost. Then the store rejected a second attempt without returning the record.
         Goal::Record(task) if settlement::is_outcome_of(plan.owner, &task.intent, &record) => {
             Action::Settled(End::Recorded)
         }

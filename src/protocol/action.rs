@@ -11,18 +11,18 @@ use crate::{
 pub enum Action {
     /// Send this write to the store, and feed back `Event::Answered` or `Event::Failed`.
     Apply(Write),
-    /// Send this write to the store together with the handler's own writes, in one transaction. The
-    /// transaction's token identifies the submission. Feed back `Event::Answered`, `Event::Declined` or
+    /// Send this write to the store together with the handler's own writes, in one transaction. Derive the
+    /// transaction's token from the submission's number. Feed back `Event::Answered`, `Event::Declined` or
     /// `Event::Failed`.
     Commit {
         /// The write.
         write: Write,
-        /// The submission's number. Sending the same number again sends the same request.
+        /// The submission's number. If an action repeats a number, it repeats the request.
         submission: u32,
     },
     /// Read the record, and feed back `Event::Found` or `Event::Failed`.
     Read,
-    /// Wait a little, longer each time, and feed back `Event::Resumed`.
+    /// Wait a little, longer for a higher number, and feed back `Event::Resumed`.
     Pause(u8),
     /// The claim is held: run the handler, then feed back `Event::Settle`.
     Claimed(Held),
@@ -30,16 +30,16 @@ pub enum Action {
     Replay(Record),
     /// The claim failed, and the handler must not run. The machine is done.
     Refused(Refusal),
-    /// There's no live record, and nothing is claimed: run the handler, then feed back `Event::Settle`.
+    /// The key is claimable, but not claimed: run the handler, then feed back `Event::Settle`.
     Open,
     /// The lease was extended. This is the claim with its new lease.
     Extended(Held),
     /// The extension isn't known to be applied: the claim is held as before.
     NotExtended,
-    /// The claim has been taken over, or its record is gone or unreadable: stop the handler.
+    /// The claim has been taken over or settled, or its record is gone or unreadable: stop the handler.
     Lost,
     /// The last attempt at the transaction wasn't applied; [`State::is_in_doubt`](crate::protocol::State::is_in_doubt)
-    /// says whether an earlier attempt may still be applied. A claim is held as before: feed back `Event::Settle`.
+    /// says whether an earlier attempt may still be applied. A claim that was held still is: feed back `Event::Settle`.
     Declined(Decline),
     /// The settlement ended. The machine is done.
     Settled(End),
@@ -58,8 +58,8 @@ pub enum Refusal {
     OutcomeUnknown,
     /// The store couldn't be reached.
     Unavailable,
-    /// The store answered neither the claim nor its release, so the claim may hold the key. The key becomes
-    /// claimable at this time. Nothing ran.
+    /// Nothing ran, but the claim may hold the key, since its release isn't known to be applied. If it does, the key
+    /// becomes claimable at this time.
     Abandoned(Timestamp),
     /// The store rejects the request itself.
     Rejected,
@@ -83,10 +83,11 @@ pub enum Decline {
 pub enum End {
     /// The settlement is stored.
     Recorded,
-    /// The claim had been taken over, and this is the successor's outcome.
+    /// This record has another outcome, which counts: usually a successor's, or one that an earlier transaction of
+    /// this run stored.
     Superseded(Record),
-    /// The claim had been taken over, and the successor is still running. The key becomes claimable at this
-    /// time, if it's known.
+    /// The claim is lost, usually to a successor that still runs. The key becomes claimable at this time, if it's
+    /// known.
     Fenced(Option<Timestamp>),
     /// The settlement isn't known to be stored, for this reason.
     Unrecorded(Refusal),

@@ -1,9 +1,9 @@
 //! Stores the outcome in one transaction with the handler's own writes, under a claim (T8) or optimistically.
 //! Without a claim and without writes, it stores the finished record in an ordinary write.
 //!
-//! After an ambiguous answer, the machine sends the same request again. Every value in the request was fixed
-//! when it was first sent, so the store recognises it by its token. If no attempt at a transaction can have been
-//! applied, the next attempt gets a new number, so that the store treats it as another transaction.
+//! After an ambiguous answer, the machine sends the same request again. All values of a request are fixed when
+//! it's first sent, so the store recognises the request by its token. If no attempt at a transaction can have been
+//! applied, the next attempt gets a new submission number, and so a new token: to the store, it's another transaction.
 
 use crate::{
     protocol::{
@@ -61,7 +61,8 @@ impl Commit {
 /// T8: sends the completion of a claim together with the handler's own writes.
 ///
 /// The record expires after the lease's end, however short the retention is. Otherwise, a declined transaction
-/// in doubt could be applied while the handler still runs, and sweeping its record would free the key.
+/// in doubt could be applied, and its record swept, while the handler still runs. Then another delivery could
+/// claim the key.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task, submission: u32) -> Next {
     let retention = plan.rules.retention.max(now.until(plan.rules.claimable_at(held.lease_until)));
     let settlement = settlement::of(plan, retention, now, &held, &task.intent);
@@ -88,8 +89,8 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
         Event::Answered(WriteOutcome::Applied) => over(End::Recorded),
         Event::Answered(WriteOutcome::Refused(record)) => examine(plan, now, commit, record, true),
         Event::Declined => declined(commit, Decline::Condition),
-        // Another transaction is using one of the items, or an earlier attempt of this one is in progress.
-        // This attempt wrote nothing, but an earlier one may have.
+        // Another transaction is using one of the items, or an earlier attempt at this transaction is in progress.
+        // This attempt wrote nothing, but an earlier attempt may have.
         Event::Failed(Fault { kind: StoreErrorKind::Conflict, maybe_applied }) => {
             let doubts = commit.doubts.saturating_add(maybe_applied.into());
             not_applied(plan, now, Commit { doubts, ..commit }, StoreErrorKind::Conflict)
@@ -111,7 +112,7 @@ fn not_applied(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
         Ok((task, nth)) => {
-            // No attempt was applied, and none is on its way. So the next attempt gets a new number.
+            // If no answer was ambiguous, no attempt was applied or is on its way. Then the next one gets a new number.
             let submission = if doubts == 0 { submission.saturating_add(1) } else { submission };
             let again = Commit { basis, task, write, submission, doubts };
             Act(Phase::Committing(Box::new(again)), Action::Pause(nth))
@@ -126,7 +127,7 @@ fn not_applied(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind
     }
 }
 
-/// Handles an ambiguous answer: sends the same request once more, then reads the record.
+/// Handles an ambiguous answer: sends the same request again after the first, and reads the record after a later one.
 fn doubtful(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
     let doubts = commit.doubts.saturating_add(1);
     let commit = Commit { doubts, ..commit };
@@ -177,7 +178,7 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
     }
     match &commit.basis {
         Basis::Claim(held) if record.as_ref().is_some_and(|record| is_still_held(held, record)) => {
-            // When the record was read, the write wasn't applied. It may still be on its way.
+            // The write wasn't applied when the record was read, but may still be on its way.
             if is_refused {
                 return unresolved(plan, &commit);
             }

@@ -13,9 +13,9 @@ use crate::{
 
 /// Requests a lease until `until`. Sends nothing if the lease wouldn't get longer.
 ///
-/// It also sends nothing while a transaction of this claim is in doubt. If that transaction is applied late,
-/// its record has the expiry of the first attempt, which covers only the lease at that time. Under a longer
-/// lease, the handler could still run after the record is swept and another delivery claims the key.
+/// It also sends nothing while a transaction of this claim is in doubt. The transaction's record has an expiry that
+/// covers only the lease at the first attempt. If the lease were extended and the transaction then applied late, the
+/// record could be swept, and another delivery could claim the key, while the handler still runs.
 pub(super) fn send(plan: &Plan, running: Running, until: Timestamp) -> Next {
     let held = &running.held;
     if running.is_in_doubt || until <= held.lease_until {

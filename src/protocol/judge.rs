@@ -85,15 +85,15 @@ pub(crate) fn recall(rules: &Rules, fingerprint: Fingerprint, copy: &Record, now
     let other = Owner::from_bytes(copy.owner.as_bytes().map(|byte| !byte));
     match judge(rules, other, fingerprint, copy, now) {
         Judgement::Replay => Recalled::Replay,
-        // A STARTED record may be settled or taken over at any time.
+        // A copy of a STARTED record gives no answer: the record may be settled or taken over at any time.
         Judgement::Mismatch if copy.lease_until().is_none() => Recalled::Mismatch,
         _ => Recalled::Unknown,
     }
 }
 
 /// Returns the next attempt's number when a claim replaces `record`, and whether an earlier attempt was
-/// interrupted. A released or unsettled record that's claimed again for the same request continues the same
-/// operation; anything else is a new operation.
+/// interrupted. If the record is released or unsettled and the request is the same, the claim continues the
+/// operation. Any other claim begins a new operation.
 pub(super) fn history(fingerprint: Fingerprint, record: &Record) -> (u32, bool) {
     let next = record.attempt.saturating_add(1);
     match record.state {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::time::Timestamp;
 
-/// The maximum number of retries of one settlement. Their pauses add up to more than 30 seconds.
+/// The maximum number of retries of one settlement. Their pauses add up to more than the default `settle_within`.
 pub const MAX_RETRIES: u8 = 100;
 
 /// When calls to the store must end, so that the resulting answer still reaches the caller.

@@ -22,7 +22,7 @@ use crate::{
 /// The state that a conclusion depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Basis {
-    /// The record that was read, which isn't live.
+    /// The record that was read, if there was one. It left the key claimable.
     pub(super) seen: Option<Record>,
     /// How often another executor's record was stored first.
     pub(super) losses: u8,
@@ -69,7 +69,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
     let (state, expires_at) = match settlement::outcome(plan.rules.retention, now, &task.intent) {
         Some(Settlement::Complete(outcome, expires_at)) => (State::Completed(outcome), expires_at),
         Some(Settlement::Fail(outcome, expires_at)) => (State::Failed(outcome), expires_at),
-        // Without a claim or an outcome, no record will fence the transaction that's in doubt.
+        // The run has no claim, and a release has no outcome. So no record will fence the transaction in doubt.
         Some(Settlement::Release { .. }) | None if task.is_in_doubt => return over(End::Unresolved(None)),
         Some(Settlement::Release { .. }) | None => return over(End::Recorded),
     };
@@ -91,8 +91,8 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
 
 /// Decides how to continue when the record has changed since it was read, and doesn't have this run's outcome.
 ///
-/// If `record` isn't live and `may_send_again` is true, this concludes again. If `may_send_again` is false, an earlier
-/// attempt may have been applied, and its record may have expired since, so the result is unknown.
+/// If the key is claimable and `may_send_again` is true, this concludes again. If `may_send_again` is
+/// false, the result is unknown: an earlier attempt may have been applied, and its record may have expired since.
 pub(super) fn lost(
     plan: &Plan,
     now: Timestamp,

@@ -96,7 +96,7 @@ pub fn is_same_claim(seen: &Record, record: &Record) -> bool {
 ///
 /// The write is one compare-and-set. It sets a new owner and the next generation, which fences a claim that
 /// still runs. An outcome expires `retention` after `now`. A release keeps the record's expiry, if it has one.
-/// With `interrupted: false`, the next attempt doesn't learn of earlier ones that were interrupted.
+/// After a release with `interrupted: false`, the next attempt doesn't learn that an earlier one was interrupted.
 pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duration, now: Timestamp) -> Write {
     let release = || {
         let expires_at = record

@@ -53,8 +53,8 @@ pub struct Plan {
     pub fingerprint: Fingerprint,
     /// When the claim's lease ends.
     pub lease_until: Timestamp,
-    /// From this time on, it's too late to start the handler. The reserve between this time and the lease's
-    /// end is the same for every claim.
+    /// From this time on, it's too late to start the handler. The time from here to `lease_until` is a reserve.
+    /// A claim that's recovered from its record has the record's lease, and keeps the same reserve.
     pub usable_until: Timestamp,
     /// When calls to the store must end.
     pub limits: Limits,
@@ -119,7 +119,7 @@ impl Intent {
         }
     }
 
-    /// Adds the handler's own writes to a success. Any other intent stays as it is.
+    /// Turns a success into a commit together with the handler's own writes. Any other intent stays as it is.
     pub(crate) fn committed(self) -> Self {
         match self {
             Self::Complete(outcome) => Self::Commit(outcome),

@@ -33,7 +33,8 @@ pub(super) fn settling(plan: &Plan, now: Timestamp, held: Held, task: Task, even
         Event::Failed(Fault { maybe_applied: true, .. }) => {
             Act(Phase::LookingForSettlement { held, task }, Action::Read)
         }
-        // The store will never accept this outcome. Recording the operation as done matters more than its response.
+        // The store will never accept this outcome. Recording that the operation is done matters more than its
+        // response, so send the outcome without the response.
         Event::Failed(Fault { kind: StoreErrorKind::Unstorable, .. }) => match omitted(&task.intent) {
             Some(intent) => send(plan, now, held, Task { intent, ..task }),
             None => unrecorded(plan, &held, task.is_in_doubt, Refusal::Rejected),
@@ -62,7 +63,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, held: Held, task: Task, event
     }
 }
 
-/// Decides on the current record, after the settlement was rejected or its answer was ambiguous.
+/// Decides from the current record how to continue, after the settlement was rejected or its answer was ambiguous.
 fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<Record>) -> Next {
     match record {
         Some(record) if is_outcome_of(held.owner, &task.intent, &record) => over(End::Recorded),
@@ -75,7 +76,7 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
         // This claim's transaction was declined while an earlier attempt of it was still on its way. That
         // attempt was applied after all, so its outcome counts.
         Some(record) if is_own_outcome(held.owner, &record) => over(End::Superseded(record)),
-        // Another claim took over: there's nothing left to release.
+        // The claim is lost, so there's nothing left to release.
         record if matches!(task.intent, Intent::Release { .. }) => {
             let lease_until = record.and_then(|record| record.lease_until());
             over(End::Fenced(lease_until.map(|lease_until| plan.rules.claimable_at(lease_until))))

@@ -21,7 +21,8 @@ pub(super) fn of(
         .unwrap_or_else(|| release(plan, held, matches!(intent, Intent::Release { interrupted: true })))
 }
 
-/// Returns the settlement that stores `intent` at `now` and expires after `retention`. `None` for a release.
+/// Returns the settlement that stores the outcome in `intent` at `now`. The outcome expires after `retention`. Returns
+/// `None` for a release, which has no outcome.
 pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> Option<Settlement> {
     let expires_at = now.saturating_add(retention).rounded_up_to_second();
     match intent.clone() {
@@ -58,7 +59,7 @@ pub(super) fn is_own_outcome(owner: Owner, record: &Record) -> bool {
     record.owner == owner && matches!(record.state, State::Completed(_) | State::Failed(_))
 }
 
-/// Whether `held` still holds the key when this is the record. Its lease may have been extended, or have expired.
+/// Whether `record` shows that `held` still holds the key. The lease may have been extended, or have expired.
 pub(super) fn is_still_held(held: &Held, record: &Record) -> bool {
     record.owner == held.owner && record.generation == held.generation && record.status() == Status::Started
 }

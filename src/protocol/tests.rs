@@ -259,7 +259,7 @@ fn started_record_expires_only_when_stale() {
 }
 
 #[test]
-fn takeover_is_conditional_on_the_read_revision() {
+fn takeover_is_conditional_on_the_seen_version() {
     let stale = started(-5000);
     let (mut run, action) = Run::claiming_over(Execution::AtLeastOnce, stale.clone());
     let Action::Apply(Write::TakeOver { seen, lock }) = action else { panic!("no takeover (T3)") };
@@ -401,7 +401,7 @@ fn ambiguous_claim_without_record_is_resent() {
 }
 
 #[test]
-fn store_failure_before_claim_is_refused() {
+fn store_failure_before_claim_refuses_the_delivery() {
     use StoreErrorKind::*;
     for (event, refusal) in [
         (fault(Unavailable, false), Refusal::Unavailable),

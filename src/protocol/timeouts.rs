@@ -12,17 +12,19 @@ use crate::{
     time::Timestamp,
 };
 
-/// Each settling call gets at least this long, if there's time, before it's abandoned and retried.
+/// Each settling call and each extension of a lease gets at least this long before it's abandoned. A settling call
+/// stores the outcome, or reads the record to find out whether it's stored. It gets less if its time limit is sooner.
 const SHORTEST_CALL: Duration = Duration::from_millis(250);
-/// If the deadline is unknown, a process counts as frozen when it reaches a settling call this long after the time by
-/// which the call had to end.
+/// Only used if the deadline is unknown. A process that begins a settling call this long after the call's time limit
+/// counts as having been frozen.
 const FROZEN: Duration = Duration::from_secs(1);
-/// After a freeze, the timeout of each call that records the outcome or reads the record. Lambda no longer waits
-/// for the answer. But a recorded outcome prevents a second run, and the log then reports what the store holds.
+/// The timeout of each settling call after a freeze. Lambda no longer waits for the answer. But a recorded outcome
+/// prevents a second run, and the log then says whether the outcome is recorded.
 const AFTER_A_FREEZE: Duration = Duration::from_millis(500);
 
 impl State {
-    /// Returns the time by which the last action must be answered. A later answer doesn't count. `None` means no limit.
+    /// Returns the time limit of the machine's latest request. After that time, the driver doesn't wait for the answer.
+    /// `None` means no limit.
     pub fn call_until(&self, now: Timestamp) -> Option<Timestamp> {
         let limits = &self.plan.limits;
         let task = match &self.phase {
@@ -47,7 +49,7 @@ impl State {
             Phase::Held(_) | Phase::Open(_) | Phase::Over => return None,
         };
         let until = self.settling_until(now, task)?;
-        // When the deadline has passed, another delivery may have taken over. This call finds that out.
+        // Once the deadline has passed, another delivery may have taken over. A brief call shows whether it has.
         let (last, wait) = match limits.answer_by {
             Some(answer_by) => (answer_by, limits.reserve),
             None => (until, FROZEN),

@@ -1,5 +1,6 @@
-//! The local cache of settled records: copies in this process's memory, which answer a duplicate without a
-//! request. This module contains no rules: the protocol decides what a copy answers, and when to ask the store.
+//! The local cache of settled records: copies in this process's memory, which answer duplicates without a
+//! request to the store. This module contains no rules: the protocol decides what a copy answers, and when to ask the
+//! store.
 
 mod lru;
 
@@ -89,7 +90,7 @@ impl LocalCache {
         })
     }
 
-    /// Returns the answer that the copy of `key` gives. `None` if there's no copy, or only the store has the answer.
+    /// Returns the answer that the copy of `key` gives. `None` if there's no copy, or if only the store can answer.
     pub(super) fn recall(
         &self,
         rules: &Rules,
@@ -145,7 +146,7 @@ impl LocalCache {
         self.shelf().copies.get(key).cloned()
     }
 
-    /// Forgets this copy, but not another that has replaced it.
+    /// Removes this copy, but not another that has replaced it.
     fn remove(&self, key: &StoredKey, copy: &Arc<Copied>) {
         let mut shelf = self.shelf();
         if shelf.copies.get(key).is_some_and(|there| Arc::ptr_eq(there, copy)) {
@@ -154,7 +155,7 @@ impl LocalCache {
     }
 
     /// Adds a copy. Does nothing if a key was forgotten since the ticket was drawn, or if there's a copy of a later
-    /// generation.
+    /// generation. If the new copy is too large, only removes the old one.
     fn put(&self, ticket: Ticket, key: &StoredKey, copy: Copied) {
         let bytes = copy.bytes(key);
         let mut shelf = self.shelf();
@@ -205,7 +206,7 @@ impl Copied {
         Some(Self { record: Record { request_id: None, state, ..record.clone() }, replay })
     }
 
-    /// The copy's size: key, fingerprint, response and bookkeeping.
+    /// The copy's size in bytes: the key, the response, this struct and the bookkeeping.
     fn bytes(&self, key: &StoredKey) -> usize {
         key.as_str().len() + self.replay.response().len() + size_of::<Self>() + BOOKKEEPING
     }

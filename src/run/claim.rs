@@ -33,15 +33,15 @@ use crate::{
 /// which consumes it. Dropping a claim settles nothing: the library logs one warning. Under at-least-once, the key
 /// is free when the lease has ended, and the warning says when. Under at-most-once, an operator must settle it.
 ///
-/// While idempotency isn't enforced ([`Mode`](crate::settings::Mode)), a claim holds nothing, its methods succeed,
-/// and [`commit`](Self::commit) commits the writes without a record.
+/// While idempotency isn't enforced ([`Mode`](crate::settings::Mode)), a claim holds nothing.
+/// [`commit`](Self::commit) then commits the writes without a record, and the other methods always succeed.
 #[must_use = "a claim that is not settled blocks its key until the lease ends"]
 pub struct Claim {
     driver: Driver,
     handle: ClaimHandle,
     state: Box<State>,
     timing: Timing,
-    /// The record that the claim wrote, if a copy of its outcome may be cached.
+    /// The record that the claim wrote. Set only if a copy of the settled record may be cached.
     lock: Option<Box<Lock>>,
     /// Whether an extension found that the claim isn't held anymore.
     is_lost: bool,
@@ -64,8 +64,8 @@ pub enum Begun<R = Claim> {
 #[derive(Debug)]
 #[must_use = "if another run settled first, answer with its outcome, not with your own result"]
 pub enum Settled {
-    /// The outcome is stored, and the handler's own writes with it. After `begin_in`, your transaction contains
-    /// the outcome: commit the transaction.
+    /// The outcome is stored, together with the handler's own writes if there are any. After `begin_in`, your
+    /// transaction contains the outcome: commit the transaction.
     Recorded,
     /// Another run of the operation settled first: answer with its outcome. Nothing was written. After
     /// `begin_in`, roll your transaction back.
@@ -124,7 +124,7 @@ impl Claim {
         self.handle.clone()
     }
 
-    /// The lease's length, and when the handler is cut off.
+    /// When the claim's first lease ends, how the lease is extended, and when the handler is cut off.
     pub(super) fn timing(&self) -> &Timing {
         &self.timing
     }
@@ -164,6 +164,8 @@ impl Claim {
     /// - [`ErrorKind::Fenced`]: another claim took over. Its handler is still running, or its response can't be
     ///   read right now.
     /// - [`ErrorKind::NotRetained`]: the successor settled first, without keeping its response.
+    /// - [`ErrorKind::Corrupt`] or [`ErrorKind::Invalid`]: the successor settled first, and its response is damaged, or is
+    ///   encrypted and this function has no cipher that can decrypt it.
     /// - [`ErrorKind::Unrecorded`]: the outcome isn't known to be stored. The operation happened; answer with
     ///   its response, since an error would make the caller repeat it.
     ///
@@ -228,7 +230,7 @@ impl Claim {
         }
     }
 
-    /// Settles the claim, and reports how that ended.
+    /// Settles the claim. Reports and returns how that ended.
     pub(super) async fn settle(&mut self, verdict: Verdict) -> Ending {
         match self.settle_with(verdict, None).await {
             Ok(ending) => ending,
@@ -239,7 +241,8 @@ impl Claim {
         }
     }
 
-    /// Settles the claim, together with the handler's own `writes` if there are any (T8), and reports how that ended.
+    /// Settles the claim, together with the handler's own `writes` if there are any (T8). Reports and returns how that
+    /// ended.
     ///
     /// # Errors
     ///
@@ -272,7 +275,7 @@ impl Claim {
     }
 
     /// T7: extends the lease to `length` from now, for work that takes longer than its lease. This method
-    /// never shortens a lease. The wrappers do this automatically if
+    /// never shortens a lease. The wrappers extend leases automatically if
     /// [`Settings::lease_extension`](crate::settings::Settings::lease_extension) is set.
     ///
     /// # Errors
@@ -305,7 +308,7 @@ impl Claim {
         }
     }
 
-    /// T7: extends the lease to `until`. The state stays in the claim, so dropping the future doesn't lose it.
+    /// T7: extends the lease to `until`. The state stays in the claim, even if the future is dropped.
     pub(super) async fn extend_until(&mut self, until: Timestamp) -> Extended {
         let (key, requests) = (self.handle.key(), self.driver.to_store(None));
         let driven = self.driver.drive(key, &mut self.state, Event::Extend(until), &requests).await;
@@ -321,7 +324,8 @@ impl Claim {
                 Extended::Lost
             }
             _ => {
-                // Without a store error, nothing was sent: a lease of this length isn't allowed, or not needed.
+                // Without a store error, nothing was sent: the lease already lasts as long, or a transaction in
+                // doubt forbids a longer lease.
                 if driven.store_error.is_some() {
                     observe::not_extended(key, &self.held());
                 }

@@ -30,13 +30,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Nests the operation of `key` inside the operations that the calling code runs inside of.
+    /// Returns the operations that the calling code runs inside of, with the operation of `key` as the innermost.
     pub(crate) fn inside(key: StoredKey) -> Arc<Self> {
         Arc::new(Self { key, outer: outer() })
     }
 }
 
-/// Returns the operation that the calling code runs inside of.
+/// Returns the operations that the calling code runs inside of, if any.
 fn outer() -> Option<Arc<Running>> {
     CURRENT.try_with(|context| context.running.clone()).ok().flatten()
 }
@@ -203,7 +203,7 @@ pub fn current() -> Option<ClaimHandle> {
 ///     idempotency
 ///         .operation("withdraw")?
 ///         .run(Key::new("payment-17")?, &(account, cents), || async {
-///             // Each `?` returns an error, so no receipt is recorded without the withdrawal.
+///             // If staging fails, `?` returns the error, so no receipt is recorded without the withdrawal.
 ///             let staging = staging().ok_or("this runs without protection")?;
 ///             staging.add(Transaction::new().update(withdraw()?))?;
 ///             Ok("receipt 17".to_owned())

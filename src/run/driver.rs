@@ -76,7 +76,7 @@ pub(super) trait Requests: Sync {
         submission: u32,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>>;
 
-    /// Whether a failed write can't be retried.
+    /// Whether the first failed write ends the settlement, because no retry can succeed.
     fn end_with_an_error(&self) -> bool {
         false
     }
@@ -187,7 +187,7 @@ impl Driver {
         // Whether a request was sent and failed. If there's no time left for a request, it isn't sent, and that isn't a
         // failure of the store.
         let mut has_failed = false;
-        // While the machine claims a key, its only settlement is the release of a claim that it can't use.
+        // While the machine claims a key, the only settlement that it sends is the release of a claim it can't use.
         let is_claiming = matches!(event, Event::Begin);
         loop {
             let now = self.now();
@@ -312,8 +312,8 @@ impl Requests for ToStore<'_> {
     }
 }
 
-/// Awaits `call`, which begins at `now`, until the time `until`. After that, it drops the call, and the error
-/// is ambiguous, since the store may still apply it.
+/// Awaits `call`, which begins at `now`, until the time `until`. After that, drops the call and returns an ambiguous
+/// error, since the store may still apply the request.
 ///
 /// # Errors
 ///

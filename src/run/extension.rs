@@ -16,8 +16,8 @@ use crate::{
 /// cut off. The future ends when the claim is lost.
 pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Timestamp>) {
     let Some(extension) = claim.timing().extension else { return pending().await };
-    // Part of the lease may have passed: acquiring the claim took time, or the handler ran before its
-    // `on_declined` closure.
+    // Part of the lease has passed already: acquiring the claim took time. If an `on_declined` closure runs now, the
+    // handler has run before it.
     let due = extension.due(claim.held().lease_until);
     let mut wait = claim.driver().now().until(due);
     loop {
@@ -25,7 +25,7 @@ pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Tim
         clock.sleep(wait).await;
         let until = extension.lease_from(clock.now());
         if until <= claim.held().lease_until {
-            // The deadline is reached, or the clock was set back: a longer lease isn't possible.
+            // The lease already ends as late as the deadline allows, or the clock was set back. So don't extend it.
             return pending().await;
         }
         wait = match claim.extend_until(until).await {

@@ -12,6 +12,7 @@ const HARD_FLOOR: u32 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timing {
     pub(crate) lease_until: Timestamp,
+    /// From this time on, it's too late to start the handler.
     pub(crate) usable_until: Timestamp,
     pub(crate) cut_off: Timestamp,
     /// When calls to the store must end.
@@ -26,7 +27,7 @@ pub(super) struct Extension {
     length: Duration,
     /// The time between a handler's cut-off and its lease's end.
     grace: Duration,
-    /// No lease ends after these bounds, and no handler is polled after them.
+    /// The latest end of the lease, and the latest cut-off of the handler. `None` if the deadline is unknown.
     bounds: Option<Bounds>,
 }
 
@@ -120,8 +121,9 @@ impl Extension {
     }
 }
 
-/// Returns when the caller of an operation that begins at `now` needs its answer. A front end that has stopped waiting,
-/// or is about to, doesn't count: its client's retry needs the record, and the handler runs until the deadline.
+/// Returns when the caller of an operation that begins at `now` needs its answer: before the deadline, or before the
+/// front end stops waiting if that's earlier. If the front end has stopped waiting, or is about to, only the deadline
+/// counts: the handler runs until then, and the client's retry needs the record.
 fn answer_by(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Option<Timestamp> {
     let reserve = settings.answer_reserve;
     let deadline = invocation.deadline().map(|deadline| deadline.saturating_sub(reserve));

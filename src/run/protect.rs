@@ -182,8 +182,8 @@ where
         refusals: refusals.clone(),
         running: Some(Running::inside(key.clone())),
     };
-    // Judging the result, such as serialising it, runs the user's code too, and may panic. The future is
-    // boxed, since every future that contains it would otherwise reserve its size again.
+    // Judging the result, such as serialising it, runs the user's code too, and may panic. So it's part of the watched
+    // future. That future is boxed, since every future that contains it would otherwise reserve its size again.
     let running = Box::pin(within(context.clone(), async {
         let result = handler().await;
         Ok(judged(driver, &mut judge, result, &refusals))
@@ -225,7 +225,8 @@ where
             Finished::NotCommitted(declined_by) => declined_by,
         };
         let Declined { why, details, store_error, is_in_doubt } = declined_by;
-        // The caller gets this error only if the next settlement has fenced every attempt at the transaction.
+        // The caller gets this error only if the next settlement has fenced every attempt at the transaction. So the
+        // error never says that the transaction is in doubt.
         let error = declined(&key, why, store_error, false);
         observe::not_committed(&key, &error, is_in_doubt);
         let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
@@ -271,8 +272,8 @@ async fn give_up<U>(
     message: &str,
     error: Error,
 ) -> Result<Protected<U>, Stopped> {
-    // A transient store failure isn't an outcome of the operation, even if errors are recorded: the
-    // caller should retry. Under at-most-once it's recorded anyway, since the handler has run.
+    // A transient store failure isn't an outcome of the operation, even if the settings record errors: the
+    // caller should retry. Under at-most-once, the failure is recorded anyway, since the handler has run.
     let passes = error.kind() == ErrorKind::Unavailable;
     let verdict = match driver.settings.execution {
         Execution::AtLeastOnce if passes => Verdict::Release,
@@ -388,7 +389,7 @@ pub(crate) async fn unclaimed<T>(clock: &dyn Clock, running: impl Future<Output 
     }
 }
 
-/// Runs `running` to its end. Returns `None` if it isn't done by the time `at`.
+/// Polls `running` until it's done, but not after the time `at`. Returns `None` if it isn't done by then.
 #[cfg(feature = "events")]
 pub(crate) async fn until<T>(
     clock: &dyn Clock,
@@ -466,7 +467,7 @@ async fn is_replaced(driver: &Driver, right: &Right) -> bool {
 /// The claim isn't settled, since the interrupted handler may still have an effect. Under at-least-once, the end of
 /// the claim's lease frees the key. Without a claim, nothing was written, unless a declined transaction is in doubt.
 ///
-/// `is_replaced` says that the claim was lost because an operator settled or released the record.
+/// `is_replaced` says whether the claim was lost because an operator settled or released the record.
 fn cut_off(driver: &Driver, right: &Right, is_replaced: bool) -> Error {
     let (key, now) = (right.key(), driver.now());
     observe::cut_off(key, right.generation(), now);

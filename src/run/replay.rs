@@ -52,12 +52,13 @@ impl Replay {
         self.is_failure
     }
 
-    /// The response's recorded bytes, decrypted. A result's bytes are in its [`Format`].
+    /// The recorded response, decrypted. If it's the result of [`Operation::run`](crate::Operation::run), the
+    /// bytes are in the operation's [`Format`].
     pub fn response(&self) -> &Bytes {
         &self.response
     }
 
-    /// Returns the response's bytes, as recorded.
+    /// Returns the same bytes as [`response`](Self::response).
     pub fn into_response(self) -> Bytes {
         self.response
     }
@@ -74,8 +75,8 @@ impl Replay {
 
     /// When the attempt that recorded the outcome claimed the key. Without a claim, when it recorded the outcome.
     ///
-    /// The record doesn't say when a claim's outcome was recorded. It was after this time and, unless the store was
-    /// down, before the claim's lease ended.
+    /// The record doesn't say when a claim's outcome was recorded. That happened after this time and, unless the store
+    /// was down, before the claim's lease ended.
     pub fn claimed_at(&self) -> Timestamp {
         self.claimed_at
     }
@@ -118,7 +119,7 @@ impl Replay {
 }
 
 impl fmt::Debug for Replay {
-    /// Shows the shape, never the response.
+    /// Shows the response's length, never the response.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Replay")
             .field("is_failure", &self.is_failure)

@@ -28,11 +28,11 @@ pub(crate) enum Verdict {
     Complete(Bytes, Option<&'static str>),
     /// A success whose response can't be stored.
     CompleteOmitted,
-    /// A permanent failure, with the bytes to replay.
+    /// A permanent failure, with the bytes to replay. `None` if the failure couldn't be encoded.
     Fail(Option<Bytes>),
-    /// Nothing happened, or the effect may happen again.
+    /// The key is released: nothing happened, or the effect is allowed to happen again.
     Release,
-    /// The handler ended without an answer, and its effect may happen again.
+    /// Like `Release`, and the record remembers that the handler ended without an answer.
     Interrupted,
 }
 
@@ -93,7 +93,7 @@ impl Verdict {
         }
     }
 
-    /// Whether this verdict records a success, with which the handler's own writes are committed.
+    /// Whether this verdict records a success. Only a success commits the handler's own writes.
     pub(super) fn is_success(&self) -> bool {
         self.status() == Status::Completed
     }
@@ -107,7 +107,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// The transaction's last attempt wasn't applied. A claim is still held.
+    /// The transaction's last attempt wasn't applied. If there's a claim, it's still held.
     pub(super) async fn settle(
         &self,
         key: &StoredKey,
@@ -151,8 +151,9 @@ impl Driver {
             return state.prepare_until(now);
         }
         // At most the reserve is left until the answer is due. The front end may have stopped waiting long before the
-        // deadline, but its client's retry needs the response. So the preparation gets half of the time until the last
-        // call. Without a last call, the settlement itself has no limit, and the preparation gets half of the reserve.
+        // deadline, but its client's retry needs the response. So the preparation gets half of the time until
+        // `last_call`, when the settlement must end. If `last_call` is `None`, nothing limits the settlement, and the
+        // preparation gets half of the reserve.
         let left = limits.last_call.map_or(limits.reserve, |last| now.until(last));
         now.saturating_add(left.min(limits.settle_within) / 2)
     }
@@ -291,7 +292,7 @@ impl Driver {
         }
     }
 
-    /// Returns the outcome that `record` holds, inline or in chunks, by the time `until`, and reports the replay.
+    /// As [`outcome_in`](Self::outcome_in), and reports the replay.
     ///
     /// # Errors
     ///
@@ -307,12 +308,12 @@ impl Driver {
         Ok(replay)
     }
 
-    /// Returns the outcome that `record` holds, inline or in chunks, by the time `until`.
+    /// Returns the outcome in `record`. Requests to the store and the cipher end by the time `until`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotRetained`], [`ErrorKind::Corrupt`], or [`ErrorKind::Unavailable`] if a chunk couldn't
-    /// be read.
+    /// [`ErrorKind::NotRetained`], [`ErrorKind::Corrupt`], [`ErrorKind::Invalid`] if the response is encrypted and
+    /// there's no cipher, or the error of the store or the cipher, usually [`ErrorKind::Unavailable`].
     pub(crate) async fn outcome_in(
         &self,
         key: &StoredKey,
@@ -396,7 +397,7 @@ impl Driver {
     }
 }
 
-/// Returns the record after `write` was applied to the claim's record, if there was one.
+/// Returns the record that `write` leaves. If there was a claim, `lock` is its record, to which `write` is applied.
 fn left_by(write: Write, lock: Option<&Lock>) -> Option<Record> {
     match write {
         Write::Conclude { record, .. } => Some(record),

@@ -18,7 +18,8 @@ pub(super) const NO_TRANSACTIONS: &str = "this store doesn't support transaction
 
 /// A handler's answer, of any type.
 pub(crate) type AnyAnswer = Box<dyn Any + Send>;
-/// The closure that returns the handler's answer when a condition of its writes has failed.
+/// The closure that answers in place of the handler if a condition of its writes fails. `None` if the closure takes
+/// another type of details.
 pub(crate) type OnDeclined = Box<dyn FnOnce(&(dyn Any + Send + Sync)) -> Option<AnyAnswer> + Send>;
 
 /// Collects the handler's writes, to commit them with its outcome. When the handler returns, the library
@@ -77,9 +78,12 @@ impl Staging {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`], and nothing is added, if the store doesn't support transactions, or doesn't support
-    /// writes of this type; if there are too many writes, or they're too large; if two writes are for one
-    /// item, or one is for the record itself; or if the handler has returned.
+    /// [`ErrorKind::Invalid`], and nothing is added, in these cases:
+    ///
+    /// - The store doesn't support transactions, or doesn't support writes of this type.
+    /// - There are too many writes, or they're too large.
+    /// - Two writes are for the same item, or a write is for the record itself.
+    /// - The handler has returned.
     pub fn add<W: AddAssign + Any + Clone + Send + Sync>(&self, writes: W) -> Result<(), Error> {
         let mut slot = self.slot();
         if slot.is_closed {
@@ -122,7 +126,7 @@ impl Staging {
     /// recorded, such as 409, releases the key, unless it carries
     /// [`Recording::Record`](crate::settings::Recording).
     ///
-    /// `D` is the store's type, and `T` the output type of the wrapped handler's future: a `Result` for
+    /// `D` is the type of the store's details, and `T` the output type of the wrapped handler's future: a `Result` for
     /// [`run`](crate::Operation::run) and a layered service. A wrong type shows up only when the closure is
     /// needed: the caller gets [`ErrorKind::Invalid`] (over HTTP, 500 `misconfigured`), and the library logs the
     /// expected type at ERROR.

@@ -29,7 +29,7 @@ pub(super) enum Ended<T> {
 /// The time until which a handler may be polled. An extension of its lease moves that time.
 pub(super) struct CutOff {
     at: AtomicU64,
-    /// Whether a handler that has begun is cut off too.
+    /// Whether a handler that has begun is cut off. If not, the time only prevents a start.
     ends_running: bool,
 }
 
@@ -57,11 +57,13 @@ impl CutOff {
 
 /// Polls `future` to its end, but not after `cut_off`.
 ///
-/// After each poll of `future`, polls `companion`. If `companion` ends first, `future` is cut off. The exception is a
-/// `cut_off` that lets a handler run to its end once it has begun.
+/// After each poll of `future`, polls `companion`. If `companion` ends first, `future` is cut off.
 ///
-/// Each poll first checks the clock and the timer, and either is enough to cut off: a timer may not count the time
+/// Each poll first checks the clock and the timer, and either is enough to cut off: some timers don't count the time
 /// that a sandbox is frozen, and a clock can be set back.
+///
+/// If `cut_off` is from [`CutOff::before_start`], a handler that has begun runs to its end: neither the time nor
+/// `companion` cuts it off.
 pub(super) async fn watch<F: Future>(
     future: F,
     clock: &dyn Clock,
@@ -78,8 +80,8 @@ pub(super) async fn watch<F: Future>(
             return Poll::Ready(if has_begun { Ended::CutOff } else { Ended::NotBegun });
         }
         has_begun = true;
-        // The future isn't polled again after a panic, so no code sees the state that the panic leaves.
         let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Ready(Ended::CutOff) };
+        // The future isn't polled again after a panic, so no code sees the state that the panic leaves.
         match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
             Ok(Poll::Pending) => {}
             Ok(Poll::Ready(value)) => return Poll::Ready(Ended::Returned(value)),
@@ -96,7 +98,7 @@ pub(super) async fn watch<F: Future>(
     })
     .await;
     if matches!(ended, Ended::CutOff | Ended::NotBegun) {
-        // The future may panic while it's dropped. It's cut off anyway.
+        // The future may panic while it's dropped. Ignore the panic: the future is cut off anyway.
         let _ = catch_unwind(AssertUnwindSafe(|| future.set(None)));
     }
     ended

@@ -1,8 +1,8 @@
 //! JMESPath, with numbers as they were sent.
 //!
-//! The interpreter holds a number that isn't a 64-bit integer as a float. But it passes values on unchanged,
-//! and makes new values only when it calculates. So this module keeps the text of each such number beside its
-//! value, and writes results with that text.
+//! The interpreter holds a number that isn't a 64-bit integer as a float. But the interpreter passes on the pointer to
+//! a value, and makes a new value only when it calculates. So this module keeps the text of each number that's held as
+//! a float, by the address of the number's value, and writes results with that text.
 
 mod functions;
 mod numbers;
@@ -63,8 +63,8 @@ impl Expression {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `json` isn't JSON, a function can't use its argument, or the result can't be
-    /// written exactly.
+    /// [`ErrorKind::Invalid`] if `json` isn't JSON, a function can't use its argument, the search exceeds its limits,
+    /// or the result contains an expression reference (`&…`).
     pub(super) fn find(&self, json: &[u8]) -> Result<Option<String>, Error> {
         let read = Read::default();
         let runtime = functions::runtime(&read);
@@ -72,7 +72,7 @@ impl Expression {
         let document = std::str::from_utf8(json).map_err(|_| self.fails("the text isn't UTF-8"))?;
         let document = read.json(document).map_err(|unread| match unread {
             Unread::NotJson(error) => not_json(&error),
-            Unread::TooMany => self.fails("the text is too large; use a JSON Pointer"),
+            Unread::TooMany => self.fails("the text is too large or has too many values; use a JSON Pointer"),
         })?;
         // Leaves out the interpreter's error, which may quote its input.
         let found = jmespath::interpret(&document, &self.ast, &mut context)
@@ -82,7 +82,7 @@ impl Expression {
         }
         match read.written(&found) {
             Some(written) => Ok(Some(written)),
-            None => Err(self.fails("its result isn't a value")),
+            None => Err(self.fails("its result contains an expression reference (`&…`)")),
         }
     }
 
@@ -91,7 +91,7 @@ impl Expression {
     }
 }
 
-/// The values that a search has read: the document, and what its functions decoded.
+/// The values that a search has read, from the document and from the fields that its functions decode.
 #[derive(Clone, Default)]
 struct Read(Arc<Mutex<Budgeted>>);
 
@@ -119,7 +119,7 @@ impl Read {
         MAX_BYTES.saturating_sub(self.locked().bytes)
     }
 
-    /// Writes the result as JSON; `None` if it isn't a value.
+    /// Writes the result as JSON. `None` if the result contains an expression reference, which has no form in JSON.
     fn written(&self, found: &Rcvar) -> Option<String> {
         let mut written = String::new();
         write(found, &self.locked().values, &mut written)?;

@@ -14,8 +14,7 @@ pub(super) struct Pointer(String);
 impl Pointer {
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `pointer` isn't empty and doesn't begin with `/`, or has a `~` that isn't a valid
-    /// escape.
+    /// [`ErrorKind::Invalid`] if a nonempty `pointer` doesn't begin with `/`, or if a `~` isn't followed by `0` or `1`.
     pub(super) fn new(pointer: &str) -> Result<Self, Error> {
         let is_escaped = pointer.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
         if (pointer.is_empty() || pointer.starts_with('/')) && is_escaped {
@@ -83,7 +82,7 @@ impl<'j> Visitor<'j> for Member<'_> {
             if name != self.0 {
                 members.next_value::<IgnoredAny>()?;
             } else if found.replace(members.next_value()?).is_some() {
-                // Parsers disagree on which of the two counts.
+                // If a name appears twice, parsers disagree on which value counts.
                 return Err(A::Error::custom("a name appears twice"));
             }
         }

@@ -10,7 +10,8 @@ use crate::{key::StoredKey, record::Record, store::StoreError};
 pub struct Page {
     /// The records, each with its key. A record that can't be decoded is an error.
     pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
-    /// The position of the next page; `None` after the last page. Only the store that returned this text can read it.
+    /// The position of the next page; `None` if this is the last page. Only the store that returned this text can read
+    /// it.
     pub next: Option<String>,
 }
 
@@ -132,7 +133,7 @@ impl fmt::Display for TableProblem {
             }
             Self::Provisioned => f.write_str(
                 "the table's capacity is provisioned: a burst beyond it is throttled, and those deliveries are \
-                 refused; switch to on-demand capacity, or scale it with its load",
+                 refused; switch to on-demand capacity, or scale the capacity with the load",
             ),
             Self::Replicated { regions } => write!(
                 f,
@@ -147,7 +148,7 @@ impl fmt::Display for TableProblem {
             Self::Schema { found, needed } => write!(
                 f,
                 "its schema has version {found}, but this library needs version {needed}; there is no migration. \
-                 Drop the table and its marker table (the same name followed by `_schema`), which forgets the \
+                 Drop the table and its marker table (the same name followed by `_schema`), which deletes all \
                  records, and recreate both with `idempotency table create`"
             ),
             Self::Privileges { missing } => write!(f, "the user lacks {}; grant it", missing.join(", ")),

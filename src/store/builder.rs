@@ -40,8 +40,8 @@ pub(super) trait FromUrl: Configured + Store + Sized {
     /// Builds the store, without sending a request.
     fn open(builder: StoreBuilder<Self>) -> impl Future<Output = Result<Self, Error>> + Send;
 
-    /// Whether an `@` after the first `?` of the builder's URL belongs to a parameter. If not, the text that looks like
-    /// the query may be the rest of a password that has a `?` and isn't percent-encoded.
+    /// Whether an `@` after the first `?` of the builder's URL belongs to a parameter. If not, the `?` may belong to a
+    /// password that isn't percent-encoded, as in `postgres://user:se?cret@db`.
     fn has_at_in_parameter(builder: StoreBuilder<Self>) -> bool;
 }
 

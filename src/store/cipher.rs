@@ -13,8 +13,8 @@ use crate::{future::BoxFuture, key::StoredKey, store::StoreError};
 /// records still need an old key, and [`decrypt`](Self::decrypt) gets the id that it needs. The rest of the record
 /// needs no encryption: idempotency keys, callers and payloads are hashed.
 ///
-/// Bind the ciphertext to the record: pass [`StoredKey::as_str`] as associated data (as KMS's encryption context), so
-/// that a ciphertext copied to another record can't be decrypted there.
+/// Bind the ciphertext to the record: pass [`StoredKey::as_str`] as associated data (with KMS, as the encryption
+/// context), so that a ciphertext copied to another record can't be decrypted there.
 ///
 /// Records that were written without a cipher are still replayed. A function without the cipher refuses an
 /// encrypted record with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), and runs nothing. The
@@ -30,7 +30,8 @@ pub trait Cipher: fmt::Debug + Send + Sync + 'static {
     ///
     /// The library retries after an error, for as long as it would retry a store's error. When the time is over, or
     /// after an error of kind [`Unstorable`](super::StoreErrorKind::Unstorable) or
-    /// [`Corrupt`](super::StoreErrorKind::Corrupt), it records the outcome without the response, never in plaintext.
+    /// [`Corrupt`](super::StoreErrorKind::Corrupt), it records the outcome without the response. It never stores the
+    /// response in plaintext instead.
     ///
     /// # Cancel safety
     ///

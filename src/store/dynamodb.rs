@@ -35,13 +35,14 @@
 //! An item counts as corrupt, never as absent, if it lacks an attribute of its state, has an attribute of another
 //! state, or has another version. `response_codec` and `response_key_id` are reserved for responses in forms that
 //! this version can't read, so a record with one of them is corrupt too. `trace_id` is reserved as well; reads ignore
-//! it. Other attributes stay until the record is reclaimed.
+//! it. Attributes that aren't in this table stay in the item until the record is reclaimed.
 //!
 //! DynamoDB spreads the records over the table's partitions by their partition key. A sort key doesn't change the
-//! spread, since its value is the same for all records. But a shared partition holds all records in one place, which
-//! DynamoDB limits to 1,000 write units per second. If a sort key is configured, a process reads once before its first
-//! write, to check that the table has this sort key. If that read fails, the store sends no write, and the next write
-//! checks again.
+//! spread, since each record still has its own partition key. But a shared partition holds all records in one place,
+//! which DynamoDB limits to 1,000 write units per second.
+//!
+//! If a sort key is configured, a process reads once before its first write, to check that the table has this sort key.
+//! If that read fails, the store sends no write, and the next write checks again.
 //!
 //! # A chunk
 //!
@@ -56,9 +57,9 @@
 //! | `response` | B | the bytes |
 //!
 //! With a sort key, all chunks of a response are in one partition, which accepts 1,000 write units a second.
-//! The store writes two chunks at once to such a partition, and four at once to a table without a sort key. A
-//! response of 1 MB takes about a second, and one of 6 MB about 7 s, unless the table has burst capacity left.
-//! **Leave the sort key out if responses are large.**
+//! The store writes two chunks at once to such a partition, and four at once to a table without a sort key.
+//! With a sort key, writing a response of 1 MB takes about a second, and one of 6 MB about 7 s, unless the table has
+//! burst capacity left. **Leave the sort key out if responses are large.**
 //!
 //! # The stream
 //!
@@ -233,7 +234,7 @@ impl DynamoDbStore {
         self.inner.client.config().region().map(AsRef::as_ref)
     }
 
-    /// Returns the key of the record's item, or of the item of its chunk `chunk`.
+    /// Returns the item key of the record, or of the record's chunk named `chunk`.
     fn item_key(&self, key: &StoredKey, chunk: Option<&str>) -> Item {
         let Inner { partition, sort_key, attributes, .. } = &*self.inner;
         let joined = || match chunk {
@@ -289,8 +290,8 @@ impl DynamoDbStore {
         fault.into_error(&self.inner.table, self.region())
     }
 
-    /// Reads the record once per process, if a sort key is configured. A table without that key would accept a
-    /// claim (the sort key would be just another attribute), and reject the completion after the handler has
+    /// Checks once, by a read of the record, that the table has the configured sort key. A table without that key would
+    /// accept a claim (the sort key would be just another attribute), and reject the completion after the handler has
     /// run.
     ///
     /// # Errors

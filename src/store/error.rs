@@ -18,8 +18,8 @@ pub enum StoreErrorKind {
     /// The store rejects the request itself: the table doesn't exist or has another key schema, a permission is
     /// missing, or the credentials have expired. It may accept the same request later.
     Rejected,
-    /// The store never accepts this content: too large for one record, or with characters that it can't store.
-    /// The library then settles without the response.
+    /// The store never accepts this content, because it's too large for one record or has characters that the store
+    /// can't hold. The library then settles without the response.
     Unstorable,
     /// The stored record can't be decoded.
     Corrupt,
@@ -40,7 +40,7 @@ impl StoreError {
         Self { kind, message: message.into(), maybe_applied: false, source: None }
     }
 
-    /// Sets whether the error is ambiguous, so that the write may have been applied anyway.
+    /// Sets whether the error is ambiguous, which means that the write may have been applied anyway.
     #[must_use]
     pub fn maybe_applied(mut self, maybe_applied: bool) -> Self {
         self.maybe_applied = maybe_applied;

@@ -30,8 +30,8 @@ const MEMORY: &str = "memory:";
 /// environment variables", AWS Lambda developer guide).
 const INITIALIZATION: &str = "AWS_LAMBDA_INITIALIZATION_TYPE";
 
-/// Declares [`NamedStore`] from the table of stores: the variant, the store, its feature, an example of its URL, and
-/// the schemes of its URLs.
+/// Declares [`NamedStore`] from a table of stores. Each row has a variant, its store, the store's feature, an example
+/// of the store's URL, and the schemes of such URLs.
 macro_rules! stores {
     ($($(#[$doc:meta])* $name:ident($store:ty), $feature:literal, $example:literal, [$($scheme:literal),+];)+) => {
         /// The settings of a store that the environment or a URL names. [`open`](Self::open) builds the store.
@@ -87,8 +87,8 @@ macro_rules! stores {
                 }
             }
 
-            /// Whether an `@` in the query of the store's URL belongs to a parameter. If not, the `?` before the `@`
-            /// may belong to a password that isn't percent-encoded.
+            /// Whether an `@` after the first `?` of the store's URL belongs to a parameter. If not, the `?` may be
+            /// part of a password that isn't percent-encoded, as in `postgres://user:se?cret@db`.
             fn has_at_in_parameter(self) -> bool {
                 match self {
                     $(#[cfg(feature = $feature)] Self::$name(builder) => <$store>::has_at_in_parameter(builder),)+
@@ -179,8 +179,8 @@ impl NamedStore {
     }
 
     /// Returns `url` without a user's name and password, to show it in a message or a log. `None` if `url` names no
-    /// store, since any part of such a text may be a password. If the URL's `?` may belong to a password, only the
-    /// scheme is left.
+    /// store, since any part of such a text may be a password. If the URL's `?` may be part of a password, as in
+    /// `postgres://user:se?cret@db`, only the scheme is left.
     ///
     /// ```
     /// use lambda_idempotency::store::NamedStore;

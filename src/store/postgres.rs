@@ -22,9 +22,9 @@
 //! | `fingerprint` | text | all | `1:` and 64 lower-case hex digits |
 //! | `lock_acquired_at` | numeric(20) | all | when the claim was made; ms since the Unix epoch |
 //! | `lease_until` | numeric(20) | STARTED | when the lease ends; ms since the Unix epoch |
-//! | `expires_at` | numeric(20) | all, except unsettled at-most-once claims | ms since the epoch; NULL: never |
+//! | `expires_at` | numeric(20) | all, except unsettled at-most-once claims | when the record expires; ms since the Unix epoch. NULL: never |
 //! | `interrupted` | boolean | all | whether an earlier attempt of this operation ended without an answer |
-//! | `request_id` | bytea | all, if known | the invocation that made the claim, in UTF-8 |
+//! | `request_id` | bytea | all, if known | the request id of the invocation that made the claim, in UTF-8 |
 //! | `response_encoding` | text | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), then `;format=NAME` if the format isn't JSON, and `;key=ID` if a cipher encrypted it; `omitted`: the response isn't stored |
 //! | `response_length` | numeric(20) | COMPLETED, FAILED, unless omitted | the length in bytes before encoding |
 //! | `response_sha256` | bytea | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding |
@@ -46,7 +46,7 @@
 //! PostgreSQL updates the row within its page, without changing an index (a HOT update). An index on `expires_at`
 //! itself would change with every settlement.
 //!
-//! | index for the sweep | HOT, 8 in flight | 500 in flight | WAL per run | table and indexes | sweep of 10,000 |
+//! | index for the sweep | HOT, 8 in flight | HOT, 500 in flight | WAL per run | table and indexes | sweep of 10,000 |
 //! |---|---|---|---|---|---|
 //! | `expires_at` (earlier versions) | 0 % | 0 % | 1,575 B | 42.9 MiB | 219 ms |
 //! | `sweep_hour` | 92 % | 52 % | 1,328 B | 36.7 MiB | 286 ms |
@@ -55,20 +55,21 @@
 //! | BRIN on `expires_at` | 0 % | not measured | 1,405 B | 38.4 MiB | not measured |
 //! | `expires_at`, partial: only settled rows | 0 % | not measured | 1,486 B | 39.6 MiB | not measured |
 //!
-//! Measured with PostgreSQL 15.18 on 2026-11-22: 48,000 claims, each completed at once with a response of 200
-//! bytes, over 8 connections, with `synchronous_commit` off and the default autovacuum settings. With 500 in flight,
-//! 500 claims are made before they're completed. The sweep runs over 1,000,000 rows, of which 1 % has expired, in
-//! batches of 1,000. The sweep's last statement finds no more rows, which takes 4 ms with an index and 387 ms without
-//! one. A page of 500 rows took 3 to 4 ms to list, with each index. The updates per second differed by less than the
-//! machine's noise.
+//! Measured with PostgreSQL 15.18 on 2026-11-22: 48,000 claims, each completed with a response of 200 bytes, over 8
+//! connections, with `synchronous_commit` off and the default autovacuum settings. With 8 in flight, each claim is
+//! completed at once. With 500 in flight, 500 claims are made before they're completed. The sweep runs over 1,000,000
+//! rows, of which 1 % has expired, in batches of 1,000. The sweep's last statement finds no more rows, which takes 4 ms
+//! with an index and 387 ms without one. A page of 500 rows took 3 to 4 ms to list, with each index. The updates per
+//! second differed by less than the machine's noise.
 //!
 //! An update isn't HOT if its page is full, or if the settlement moves the expiry into another hour. In a function with
-//! a 30-second timeout, up to 1 % of settlements change the hour. With a retention below one day, or under
-//! at-most-once, nearly all settlements do. `ALTER TABLE … SET (fillfactor = 50)` leaves room in each page. With 500 in
-//! flight, this setting made all updates HOT, in 32.3 MiB instead of 31.2 MiB. With few claims in flight, it wastes
-//! half of each page.
+//! a 30-second timeout, up to 1 % of settlements change the hour. With a retention below one day, nearly all
+//! settlements do, because they bring the expiry forward. Under at-most-once, nearly all do, because they set the row's
+//! first expiry. `ALTER TABLE … SET (fillfactor = 50)` leaves room in each page. With 500 in flight, this setting made
+//! all updates HOT, and needed 32.3 MiB instead of 31.2 MiB. With few claims in flight, it wastes half of each page.
 //!
-//! A table of an earlier version keeps its index and works. `idempotency table check` shows how to replace it.
+//! A table that an earlier version created keeps its index on `expires_at`, and still works. `idempotency table check`
+//! shows how to replace that index.
 //!
 //! # Server requirements
 //!
@@ -81,8 +82,8 @@
 //! Each sandbox of a function holds [two](crate::store::StoreBuilder::connections) connections, so a thousand
 //! sandboxes hold 2,000. By default, PostgreSQL accepts 100 connections from all its clients together. Limit the
 //! function's concurrency to half of the free connections, or put a pooler in between. If you pass in your own pool,
-//! the store opens these two in addition to the pool's connections. Handlers hold the pool's connections while they
-//! run, and a completion that waited for them would be too late.
+//! the store opens these two in addition to the pool's connections. It doesn't borrow the pool's, because handlers hold
+//! them while they run, and a completion could time out while it waits for one.
 //!
 //! With several hosts in the URL (`postgres://app@one,two/shop`), the store finds the one that accepts writes,
 //! unless `target_session_attrs` says otherwise. After a fail-over, the next call finds the promoted standby.
@@ -99,7 +100,7 @@
 //! connection. It refuses to work without them, or if one is longer than three quarters of its own timeout. The limits
 //! apply to locks on the whole table too.
 //!
-//! A claim that the network delivers late is still applied, if no other delivery has claimed the key by then.
+//! A claim that reaches the server late is still applied, if no other delivery has claimed the key by then.
 //! Such a late claim never replaces another claim or outcome, and blocks the key only for its lease.
 //!
 //! # Poolers
@@ -117,11 +118,12 @@
 //! `ALTER ROLE app SET lock_timeout = '250ms'`. Then the store's statements change no setting.
 //! [`run_in`](crate::Operation::run_in) takes an advisory lock, which may pin a proxy's session too.
 //!
-//! Statements are unnamed, because a pooler sends a named statement to any free session. Each process numbers its names
-//! from the beginning (`s0`, `s1`, …), so the same name in that session can be another process's statement. With named
-//! statements behind a pooler, one function's claims were written to another function's table, and acknowledged. Use
-//! `?prepared=true` only for direct connections. With it, the store refuses to work if the server process that answers
-//! isn't the one that accepted the connection.
+//! By default, statements are unnamed, because a pooler sends a named statement to any free session. Each process
+//! numbers its names from the beginning (`s0`, `s1`, …), so the same name in that session can be another process's
+//! statement. With named statements behind a pooler, one function's claims were written to another function's table,
+//! and acknowledged. `?prepared=true` makes the store use named statements, so set it only for direct connections. With
+//! it, the store refuses to work if the server process that answers isn't the one that accepted the connection, as
+//! behind a pooler.
 //!
 //! PostgreSQL plans an unnamed statement each time, but that takes no extra round trip. This is the cost of a whole run
 //! on loopback:
@@ -406,8 +408,8 @@ impl Inner {
             return Ok(Some(WriteOutcome::Applied));
         }
         let record = self.record_in(key, row)?;
-        // If the record in the statement's snapshot meets the condition, another transaction has changed the record
-        // since.
+        // The write wasn't applied. If the record in the statement's snapshot meets the write's condition, another
+        // transaction changed the record after the snapshot.
         let stands_in_the_way = write.apply_to(record.as_ref()).is_none();
         Ok(stands_in_the_way.then_some(WriteOutcome::Refused(record)))
     }

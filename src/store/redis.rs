@@ -1,9 +1,10 @@
 //! The store on Redis and Valkey. Feature `redis`.
 //!
-//! It keeps one hash per record and runs one script per transition. The script checks the condition and, in the
-//! same atomic step, either applies the write or returns the record that made the condition fail. A first run
+//! It keeps one hash per record, and runs the same script for every transition. The script checks the condition and,
+//! in the same atomic step, either applies the write or returns the record that made the condition fail. A first run
 //! costs two requests. A duplicate costs one. A takeover costs two, and its completion costs one more. After Redis
-//! starts, the first write to each node is sent twice, the second time with the script.
+//! starts, the first write to each node is sent twice: first with the script's digest, which Redis doesn't know yet,
+//! and then with the script.
 //!
 //! # What a fail-over can lose
 //!
@@ -12,8 +13,9 @@
 //!
 //! - A lost *claim* lets the next delivery claim the key too. **The handler may run twice, even at the same
 //!   time**, and neither run is fenced until one of them settles.
-//! - After a lost *completion*, Redis has a claim, whose lease expires, or no record. **The handler runs again**
-//!   (under at-most-once, the outcome is unknown), though its first caller got a response.
+//! - After a lost *completion*, Redis has either no record, or a claim whose lease expires. **The handler runs again**,
+//!   though its first caller got a response. Under at-most-once, a claim that's left prevents the second run, but the
+//!   outcome is unknown.
 //! - A primary that is cut off accepts writes until it notices. It loses them when it returns as a replica.
 //!
 //! A server that loses power can lose writes too: up to a second of writes with `appendfsync everysec`, and all writes
@@ -28,8 +30,10 @@
 //!
 //! The store doesn't use Sentinel. Give it an address that leads to the primary: a proxy, a DNS name that the
 //! fail-over changes, or ElastiCache's primary endpoint. Until the address leads to the promoted replica, calls are
-//! refused and nothing runs. The [table of all stores](crate::guide::failure_modes#what-each-store-keeps) lists the
-//! tests.
+//! refused and nothing runs. The [table of all stores](crate::guide::failure_modes#what-each-store-keeps) says
+//! what each store keeps, and which tests show it.
+//!
+//! Four more limits:
 //!
 //! - **The eviction policy must be `noeviction`.** Every other policy removes live records when memory is full,
 //!   and the operations of removed records run again. With `noeviction`, a full Redis refuses first claims, and

@@ -19,8 +19,8 @@ pub enum Write {
         /// The lock that replaces the record.
         lock: Lock,
     },
-    /// T3, stale STARTED → STARTED: sets a new owner, generation, times and attempt, if the record is STARTED
-    /// and its owner, generation, lock time and lease are as seen.
+    /// T3, stale STARTED → STARTED: sets all fields of the lock but the fingerprint, if the record is STARTED and its
+    /// owner, generation, lock time and lease are as seen.
     TakeOver {
         /// The version that was seen.
         seen: Revision,
@@ -51,9 +51,9 @@ pub enum Write {
         expires_at: Option<Timestamp>,
     },
     /// Stores the outcome of a run without a claim: no record, or an expired or released one → settled. Writes the
-    /// whole record. If `seen` is `None`, no record may exist. Otherwise, all six fields of the stored [`Revision`]
-    /// must be as seen. Nothing of an earlier record remains. The protocol writes only settled records this way, but a
-    /// store must accept a record in any state.
+    /// whole record. If `seen` is `None`, no record may exist. Otherwise, the [`Revision`] of the stored record must
+    /// equal `seen` in all six fields. Nothing of an earlier record remains. The protocol writes only settled records
+    /// this way, but a store must accept a record in any state.
     Conclude {
         /// The version that was seen; `None` if there was no record.
         seen: Option<Revision>,
@@ -66,7 +66,8 @@ pub enum Write {
     Resolve {
         /// The version that was seen.
         seen: Revision,
-        /// The owner drawn for this write. It identifies the operator's own write.
+        /// The owner drawn for this write. After a lost answer, a record with this owner shows that the write was
+        /// applied.
         owner: Owner,
         /// The new generation.
         generation: Generation,
@@ -152,7 +153,7 @@ impl Write {
         }
     }
 
-    /// Returns the owner and generation of a write that settles a delivery's work; `None` for other writes.
+    /// Returns the owner and generation of a delivery's settlement or conclusion; `None` for other writes.
     pub(crate) const fn settled_as(&self) -> Option<(Owner, Generation)> {
         match self {
             Self::Settle { owner, generation, .. } => Some((*owner, *generation)),
@@ -161,8 +162,8 @@ impl Write {
         }
     }
 
-    /// The contract in code: returns the record after this write is applied to `current`, or `None` if the
-    /// condition fails.
+    /// The contract in code: returns the record that this write makes of `current`, or `None` if the condition
+    /// fails.
     pub fn apply_to(&self, current: Option<&Record>) -> Option<Record> {
         match (self, current) {
             (Self::Claim(lock), None) => Some(lock.clone().into()),
@@ -170,7 +171,7 @@ impl Write {
                 Some(lock.clone().into())
             }
             (Self::TakeOver { seen, lock }, Some(record)) if take_over_condition(seen, record) => {
-                // Keep the stored fingerprint. It equals the lock's, since T3 takes over only the same operation.
+                // Keep the stored fingerprint. It equals the lock's, since T3 is only for equal fingerprints.
                 Some(Record { fingerprint: record.fingerprint, ..lock.clone().into() })
             }
             (Self::Settle { owner, generation, settlement }, Some(record))

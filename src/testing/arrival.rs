@@ -1,5 +1,5 @@
-//! Applies requests to the test's records: at once, or after their sender has given up. If the test gave a record, the
-//! next delivery's first write finds it.
+//! Applies requests to the test's records: at once, or after their sender has given up. If the test planned a record
+//! with `Bench::given`, the next delivery's first write finds that record.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,8 +20,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long ago the earlier claim was made, and how long ago an expired lease or record expired. It's longer than any
-/// skew margin in use.
+/// How long ago a planned record was claimed, and how long ago its lease or the record expired, if it has. An hour is
+/// longer than any skew margin in use.
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -87,8 +87,8 @@ impl World {
     }
 }
 
-/// Puts the test's given record under `key`, if the test set one. Does so only if `write` expects no record, which is
-/// true of a delivery's first write.
+/// Puts the test's planned record under `key`, if there is one and `write` expects no record. A delivery's first write
+/// expects none.
 ///
 /// # Errors
 ///
@@ -133,7 +133,7 @@ pub(super) fn meet(world: &Arc<World>, key: &StoredKey, write: Option<&Write>) -
     error.map_or(Ok(()), Err)
 }
 
-/// Returns the record's state, and the time when the record expires.
+/// Returns the planned record's state, and the time when the record expires.
 fn described(given: Given, now: Timestamp) -> (State, Timestamp) {
     let (before, after) = (now.saturating_sub(HOUR), now.saturating_add(DAY));
     let retained = |bytes| Outcome::Retained(StoredResponse::new(bytes));

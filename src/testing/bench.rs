@@ -35,7 +35,7 @@ pub(super) const BEYOND_LEASES: Duration = Duration::from_secs(10);
 /// A process of the function under test: its connection to the store, its clock and its handle on the
 /// [ledger](Ledger).
 ///
-/// [`Bench::new`] makes its own test world: an empty store, a virtual clock and an empty ledger.
+/// [`Bench::new`] makes a new test world: an empty store, a virtual clock and an empty ledger.
 /// [`process`](Self::process) adds another process to the same world. Time passes only in
 /// [`advance`](Self::advance), or while the library or a handler waits.
 ///

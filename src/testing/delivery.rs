@@ -53,8 +53,8 @@ impl Delivery {
         &self.effects
     }
 
-    /// Whether the handler ran. It counts as run if the delivery claimed a key, sent an outcome without a claim, or
-    /// called the [ledger](super::Ledger) from an operation's handler. A call from a spawned task counts too, unless
+    /// Whether the handler ran. True if the delivery claimed a key, sent an outcome without a claim, or called the
+    /// [ledger](super::Ledger) from an operation's handler. A call to the ledger from a spawned task counts too, unless
     /// the store refused the delivery's only claim.
     pub fn has_run(&self) -> bool {
         self.has_run
@@ -82,7 +82,7 @@ impl Delivery {
     /// If the check fails. The message lists everything that happened in the test.
     #[track_caller]
     pub fn assert_ran(&self) -> &Self {
-        self.check(self.has_run && self.answer().is_some_and(Answer::is_done), "run, and succeed")
+        self.check(self.has_run && self.answer().is_some_and(Answer::is_done), "run and succeed")
     }
 
     /// Checks that the answer came from the record: it's a success, and the handler didn't [run](Self::has_run).

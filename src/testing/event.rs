@@ -11,7 +11,8 @@ use super::world::hash;
 ///
 /// When a source delivers an event again, it changes parts of the event: delivery ids, times, traces, counts. The kit
 /// makes the same changes for the AWS sources that it supports. If your own sender's retry looks different, set that
-/// retry with [`again`](Self::again). A client that builds its request again is a common cause of wrong keys.
+/// retry with [`again`](Self::again). A client may build its request again for each retry, for example with another
+/// time in it. Such a retry often gets a wrong key.
 ///
 /// ```
 /// use lambda_idempotency::testing::Event;
@@ -77,7 +78,8 @@ impl Event {
     }
 
     /// Returns the event as its source delivers it again: `nth` is 1 for the first retry. If [`again`](Self::again) has
-    /// set the sender's own retry, an odd `nth` returns that retry.
+    /// set the sender's own retry, an odd `nth` returns that retry, and an even `nth` the event, both with the changes
+    /// that the source makes.
     #[must_use]
     pub fn retried(&self, nth: usize) -> Self {
         let json = match &self.again {
@@ -91,7 +93,7 @@ impl Event {
         Arc::clone(&self.json)
     }
 
-    /// Returns the request id of the event's `nth` delivery.
+    /// Returns the request id of a delivery of `json`, which is the test's `nth` delivery.
     pub(super) fn request_id(&self, json: &str, nth: usize) -> String {
         if self.keeps_request_id {
             format!("request-{:08x}", hash(&[json]))

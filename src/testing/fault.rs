@@ -22,17 +22,18 @@ pub enum Fault {
     Freeze,
     /// The delivery arrives with no time left: its deadline is now.
     NoTime,
-    /// The request was applied, or the effect happened, but the answer is lost. The caller can't tell.
+    /// The request was applied, or the effect happened, but the answer is lost. The caller can't tell whether anything
+    /// happened.
     LoseAnswer,
     /// The request is lost, and the caller gets no answer. The caller can't tell whether it was applied.
     LoseRequest,
     /// The request arrives after its sender has given up. The sender can't tell whether it was applied.
     Late,
-    /// The request was applied, and the answer is lost. The client sends the request again itself, and gets the
+    /// The request was applied, and the answer is lost. The store's client retries the request internally, and gets the
     /// second request's answer.
     Retry,
-    /// The client gives up on the request, sends it again itself, and gets the second request's answer. The first
-    /// request arrives later.
+    /// The store's client gives up on the request, retries it internally, and gets the second request's answer. The
+    /// first request arrives later.
     RetryLate,
     /// The store reports an internal error: the caller can't tell whether the request was applied.
     InternalError,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// The limit of changed fields per event.
+/// The maximum number of an event's fields that get a variant.
 pub(super) const MOST: usize = 80;
 
 /// The event with one field changed.

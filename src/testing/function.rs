@@ -18,11 +18,12 @@ pub(super) type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 type Call = dyn FnMut(Arc<str>, Entry) -> Running + Send;
 
 tokio::task_local! {
-    /// Whether the code around the operations has a context too. Tasks that the function spawns don't inherit this value.
+    /// Whether the code around the operations' handlers has an operation context too, as the handlers have. Tasks that
+    /// the function spawns don't inherit this value.
     static HAS_CONTEXT: bool;
 }
 
-/// The code that makes a call.
+/// The kind of code that calls the ledger.
 pub(super) enum Caller {
     /// A handler: the library gave it a context.
     Handler,
@@ -32,7 +33,7 @@ pub(super) enum Caller {
     Task,
 }
 
-/// Returns the calling code.
+/// Returns the kind of code that makes the current call.
 pub(super) fn caller() -> Caller {
     let is_handler = |&has_context: &bool| {
         surrounding().is_some_and(|context| !has_context || context.refusals.is_nested())
@@ -52,7 +53,7 @@ pub(super) struct Entry {
     pub(super) deadline: Timestamp,
 }
 
-/// The function under test: your own service with its layers, as you give it to the runtime.
+/// The function under test: a plain handler, or your own service with its layers, as you give it to the runtime.
 pub struct Function {
     call: Box<Call>,
 }
@@ -282,8 +283,9 @@ impl Answer {
 
     /// Whether this answer can be a replay of `first`. A replay may have more fields.
     ///
-    /// An HTTP response must name the same resource. Its other headers may differ: code around the handler may set
-    /// them for each response, and the settings may keep some out of the record.
+    /// `Location` and `Content-Location` must be the same in two HTTP responses that both have them. Other headers may
+    /// differ: code around the handler may set them for each response, and the settings may keep some of them out of
+    /// the record.
     pub(super) fn is_replay_of(&self, first: &Self) -> bool {
         if self.is_http {
             let whole =
@@ -368,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replay_has_the_first_location() {
+    fn replay_must_not_change_the_location() {
         let answer = |headers: &str| {
             let response = format!(r#"{{"statusCode":201,"headers":{headers},"body":""}}"#);
             Answer { is_http: true, ..Answer::of(Ok(response)) }

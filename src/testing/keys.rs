@@ -56,8 +56,8 @@ const OF_A_DELIVERY: [&str; 16] = [
 /// Words in the names of fields that hold an amount.
 const OF_AN_AMOUNT: [&str; 8] = ["amount", "cents", "price", "total", "quantity", "sum", "currency", "value"];
 
-/// Changes each field of `event`, and lists whether the key or the fingerprint changes with it. It changes at most 80
-/// fields, and no field that's `null` or a text without a letter or digit.
+/// Changes the fields of `event`, one at a time, and lists for each field whether the key or the fingerprint changes
+/// with it. Changes at most 80 fields. Leaves out a field that's `null`, and a text without a letter or digit.
 ///
 /// ```
 /// use lambda_idempotency::{Key, testing::{Changes, Event, Function, key_of}};
@@ -93,7 +93,7 @@ pub fn key_of(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> KeyRep
             let subject = Subject::new(&make, event, TIMEOUT);
             let json = event.shared();
             let changes = |other: &Arc<str>| -> std::io::Result<Changes> {
-                let events = [(&json, "the event"), (other, "the event with another field")];
+                let events = [(&json, "the event"), (other, "the changed event")];
                 in_turn(&subject, &events, false, 0).map(|played| changed(&played))
             };
             let fields = variants(&json)
@@ -141,8 +141,9 @@ impl KeyReport {
 
     /// Describes each suspicion in a sentence.
     ///
-    /// Suspicions are a retry with another key or fingerprint, a time or a trace id that's compared or in the key, an
-    /// amount that isn't compared, and a key that no field changes.
+    /// Each of these is a suspicion: a retry whose key or fingerprint differs from the event's; a field that's in the
+    /// key or compared, but looks like a time or a trace id; a field that isn't compared, but looks like an amount; and
+    /// a key that no field changes.
     pub fn suspicions(&self) -> Vec<String> {
         let mut found = Vec::new();
         match self.retry {

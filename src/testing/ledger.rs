@@ -77,8 +77,8 @@ impl Ledger {
         self.world.pass_now(self.process, Point::AfterEffect, Some(effect));
     }
 
-    /// Calls a remote system, which returns a receipt. If the system has seen the key before, it does nothing and
-    /// returns the first receipt, as a payment gateway does. Without a key, each call counts.
+    /// Calls a remote system, which returns a receipt. If the system has seen the key for this effect before, it does
+    /// nothing and returns the first receipt, as a payment gateway does. Without a key, each call counts.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ pub enum Call {
     Release,
     /// T7: extends the lease.
     Extend,
-    /// Stores the settled record together with the effect, without claiming the key first.
+    /// Stores the settled record of a run without a claim, together with the handler's own writes if there are any.
     Conclude,
 }
 
@@ -86,7 +86,8 @@ pub enum Point {
 }
 
 impl Point {
-    /// The points of a run with a claim, in order. The verification suite kills processes at each of them.
+    /// The points of a run with a claim, in order, except those of T5 and T7. The verification suite kills processes at
+    /// each of these points.
     pub const ALL: [Self; 14] = [
         Self::Entered,
         Self::Before(Call::Claim),

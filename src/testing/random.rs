@@ -27,7 +27,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`, which is not zero.
+    /// A number below `end`. `end` must not be zero.
     pub const fn below(&mut self, end: u64) -> u64 {
         self.bits() % end
     }

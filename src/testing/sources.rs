@@ -42,8 +42,9 @@ impl HttpRequest {
         self
     }
 
-    /// Sets the caller that the front end's authorizer verified: the issuer and the subject of a token, or the
-    /// account and the caller's id of a signed request behind a function URL. A load balancer doesn't verify callers.
+    /// Sets the caller that the front end verified: a token's issuer and subject. Behind a function URL, where the
+    /// caller signs the request, `issuer` is the account, and `subject` is the caller's id. Behind a load balancer,
+    /// which doesn't verify callers, both are ignored.
     pub fn caller(mut self, issuer: &str, subject: &str) -> Self {
         self.caller = Some((issuer.to_owned(), subject.to_owned()));
         self
@@ -184,7 +185,7 @@ impl Event {
         Self::of_records(bodies.into_iter().map(Into::into).enumerate().map(record).collect())
     }
 
-    /// Builds an event with records of a Kinesis stream. Each record is a partition key and its data.
+    /// Builds an event with records of a Kinesis stream. Each item of `records` is a partition key and the data.
     #[cfg(feature = "events")]
     pub fn kinesis<'a>(stream: &str, records: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         use base64::{Engine as _, engine::general_purpose::STANDARD};

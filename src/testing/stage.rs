@@ -1,4 +1,4 @@
-//! Polls the deliveries of a test in virtual time, unless their process is dead or paused.
+//! Polls the deliveries of a test in virtual time, except those that are paused or whose process is dead.
 
 use std::{
     future::poll_fn,
@@ -26,7 +26,7 @@ use crate::{
 
 /// How long after the deadline Lambda kills the process.
 const SLACK: Duration = Duration::from_millis(50);
-/// How long a process may run after a freeze or a pause.
+/// The minimum time that a process may run after a freeze or a pause.
 const THAWED: Duration = Duration::from_secs(5);
 /// How many times the deliveries are polled before the handlers' spawned tasks run.
 const POLLS: usize = 64;

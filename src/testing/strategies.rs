@@ -31,11 +31,11 @@ use serde_json::json;
 
 use super::{event::Event, fields::variants, survive::Survival};
 
-/// The schedules' numbers. The first schedules have at most one fault each. The number of a later schedule is the seed
-/// from which its faults are drawn.
+/// The range from which a schedule's number is drawn. The first schedules have at most one fault each. The number of a
+/// later schedule is the seed from which its faults are drawn.
 const DRAWN: std::ops::Range<u64> = 0..1 << 32;
 
-/// Idempotency keys as clients send them: UUIDs, and up to 255 letters, digits and signs.
+/// Idempotency keys as clients send them: UUIDs, and texts of 1 to 255 letters, digits and signs.
 pub fn key() -> impl Strategy<Value = String> {
     let uuid = any::<u128>().prop_map(|bits| {
         let hex = format!("{bits:032x}");
@@ -51,7 +51,7 @@ pub fn event(sample: &Event) -> impl Strategy<Value = Event> {
     select(std::iter::once(sample.clone()).chain(changed).collect::<Vec<_>>())
 }
 
-/// SQS messages with random orders. Some orders appear twice.
+/// An SQS event. The body of each message is an order with a random id and amount. Several orders may have the same id.
 pub fn orders(queue: &str) -> impl Strategy<Value = Event> {
     let queue = queue.to_owned();
     collection::vec((0..20_u32, 1..10_000_u32), 1..10).prop_map(move |orders| {
@@ -61,7 +61,7 @@ pub fn orders(queue: &str) -> impl Strategy<Value = Event> {
     })
 }
 
-/// One schedule: the faults of each delivery. The number of a failing schedule is its seed.
+/// One schedule: the faults of each delivery. To play a failing schedule again, give its number to [`Survival::seed`].
 pub fn schedule() -> impl Strategy<Value = Survival> {
     DRAWN.prop_map(|seed| Survival::new().seed(seed))
 }

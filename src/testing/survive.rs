@@ -31,9 +31,9 @@ const LATE: Duration = Duration::from_secs(6 * 60 * 60);
 /// The time from the other deliveries to an HTTP client's last retry.
 const LATE_REQUEST: Duration = Duration::from_secs(5 * 60);
 
-/// Delivers `event` to the function in hundreds of schedules: every fault at every point of a run, followed by
-/// every kind of duplicate, and combinations of faults drawn from a seed. Then it changes at most 80 of the event's
-/// fields, one at a time. See [the module](super#survive).
+/// Delivers `event` to the function in hundreds of schedules. Some have one fault and then a duplicate: together, they
+/// have every fault at every point of a run. The others have combinations of faults, drawn from a seed. Then it
+/// delivers the event with one field changed, for at most 80 fields. See [the module](super#survive).
 ///
 /// `make` builds the function, once for each process.
 ///
@@ -49,7 +49,7 @@ pub fn survive(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> Repor
 #[derive(Clone, Copy, Debug)]
 #[must_use = "settings do nothing until you call `play`"]
 pub struct Survival {
-    /// `None` plays every schedule with at most one fault, and some drawn ones.
+    /// `None` plays every schedule with at most one fault, and some with drawn faults.
     schedules: Option<u64>,
     seed: Option<u64>,
     timeout: Duration,
@@ -69,10 +69,10 @@ impl Survival {
     }
 
     /// Sets the number of schedules. By default, every schedule with at most one fault is played, and at least 100
-    /// others. If these are fewer than 300 schedules, more are added.
+    /// others, or more if the total would be less than 300.
     ///
-    /// The first schedules have at most one fault each, and cover every fault at every point. If you set a number that
-    /// leaves some of these out, the report says so.
+    /// The first schedules have at most one fault each, and cover every fault at every point. If your number leaves
+    /// some of them out, the report of a safe function says so.
     pub fn schedules(self, schedules: u64) -> Self {
         Self { schedules: Some(schedules), ..self }
     }
@@ -87,8 +87,8 @@ impl Survival {
         Self { timeout, ..self }
     }
 
-    /// Sets the time from the other deliveries to the last duplicate. Default: 6 hours, and 5 minutes for an HTTP
-    /// request.
+    /// Sets how long after the other deliveries the last duplicate comes, in the schedule without a fault. Default: 6
+    /// hours, or 5 minutes if the event is an HTTP request.
     pub fn last_duplicate_after(self, late: Duration) -> Self {
         Self { late: Some(late), ..self }
     }
@@ -213,8 +213,8 @@ impl Report {
         assert!(self.findings.is_empty(), "{self}");
     }
 
-    /// Plays two schedules that deliver only this event, once and without a fault. Returns the first one, and the
-    /// effects to expect.
+    /// Plays two schedules that deliver only this event, once and without a fault. Returns the result of the first
+    /// schedule, and the effects to expect.
     fn undisturbed(&mut self, subject: &Subject<'_>, event: &Arc<str>) -> io::Result<(Played, Expected)> {
         let (one, another) = (once(subject, event, 0)?, once(subject, event, 1)?);
         self.schedules += 2;
@@ -235,7 +235,7 @@ impl Report {
     /// Writes a report that has no findings, and says what `survive` left out.
     fn fmt_safe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { schedules, singles, left_out, fields_left_out, .. } = self;
-        write!(f, "{schedules} schedules: every operation happened once, and every answer was the same")?;
+        write!(f, "{schedules} schedules: every operation happened once, and its recorded answers agree")?;
         if *left_out > 0 {
             write!(
                 f,
@@ -266,7 +266,7 @@ impl fmt::Display for Report {
         let Some((first, more)) = self.findings.split_first() else {
             return self.fmt_safe(f);
         };
-        writeln!(f, "after {} schedules, this function isn't safe to retry.\n\n{first}", self.schedules)?;
+        writeln!(f, "played {} schedules: this function isn't safe to retry.\n\n{first}", self.schedules)?;
         if !more.is_empty() {
             writeln!(f, "\nAlso:")?;
         }

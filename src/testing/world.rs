@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// When a test's time begins: 21 November 2026, three minutes before midnight UTC. A retry after minutes or hours comes
-/// on the next day, so a key or an effect that contains the date changes.
+/// on the next day, so a test finds a key or an effect that contains the date.
 const BEGINNING: Timestamp = Timestamp::from_secs(1_795_305_600 - 3 * 60);
 
 thread_local! {
@@ -80,7 +80,7 @@ pub(super) struct Delivered {
     /// Whether the delivery came with no time left.
     pub(super) has_no_time: bool,
     pub(super) requests: usize,
-    /// The keys that the delivery has asked the store for.
+    /// The keys of the delivery's requests to the store.
     pub(super) keys: Vec<StoredKey>,
     /// The keys that the delivery holds a claim on.
     pub(super) holds: BTreeSet<StoredKey>,
@@ -115,7 +115,7 @@ impl Delivered {
             }
         } else if call != Call::Extend {
             self.holds.remove(key);
-            // After a recorded failure, the operation may still not be done, so its key stays.
+            // After a recorded failure, the key stays, since retries may still be refused.
             if matches!(call, Call::Complete | Call::Release) {
                 self.at_most_once.remove(key);
             }
@@ -193,13 +193,13 @@ pub(super) struct Happened {
     pub(super) delivery: usize,
     /// Whether the delivery held a claim, or commits the effect together with the outcome.
     pub(super) is_claimed: bool,
-    /// Whether the delivery had been answered before. Never set for a staged write: if its transaction arrives
-    /// late, the handler made no mistake.
+    /// Whether the effect happened after the delivery's answer. Never set for a staged write: if its transaction
+    /// arrives late, the handler made no mistake.
     pub(super) is_late: bool,
     pub(super) is_staged: bool,
 }
 
-/// One line of the story: the list of events that a failed test prints. An `effect` that's a number is an index into
+/// One event of the story, which a failed test prints line by line. An `effect` that's a number is an index into
 /// [`State::effects`].
 #[derive(Clone, Debug)]
 pub(super) enum Told {
@@ -515,7 +515,7 @@ impl Drop for Polled {
     }
 }
 
-/// Calls `run`, and marks this thread for that time as one that runs a test's [`World`] in virtual time.
+/// Calls `run`. Until it returns, this thread is marked as one that runs a test's [`World`] in virtual time.
 pub(super) fn inside<T>(run: impl FnOnce() -> T) -> T {
     IS_INSIDE.set(true);
     let result = run();

@@ -11,9 +11,9 @@ use std::{fmt, time::Duration};
 /// use std::time::Duration;
 /// use lambda_idempotency::time::Timestamp;
 ///
-/// let noon = Timestamp::from_millis(1_795_000_000_500);
-/// assert_eq!(noon.saturating_add(Duration::from_secs(2)).as_millis(), 1_795_000_002_500);
-/// assert_eq!(noon.as_secs_rounded_up(), 1_795_000_001);
+/// let time = Timestamp::from_millis(1_795_000_000_500);
+/// assert_eq!(time.saturating_add(Duration::from_secs(2)).as_millis(), 1_795_000_002_500);
+/// assert_eq!(time.as_secs_rounded_up(), 1_795_000_001);
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);

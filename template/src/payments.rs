@@ -38,7 +38,7 @@ async fn create_payment(request: Request) -> Result<Response<Body>, Error> {
     let Ok(order) = serde_json::from_slice::<Order>(request.body()) else {
         return Ok(Response::builder()
             .status(StatusCode::BAD_REQUEST)
-            .body("send a customer and cents".into())?);
+            .body("send a JSON object with `customer` and `cents`".into())?);
     };
     // The id is the same in every attempt. Pass it to your payment gateway as its idempotency key.
     let payment_id = current()

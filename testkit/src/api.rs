@@ -1,5 +1,5 @@
-//! An API for the table of HTTP cases: a handler behind the layer, in each configuration that a case needs. The tests
-//! call the API in process, and run it as a function.
+//! An API for the table of HTTP cases: a handler behind the layer, in each configuration that a case needs. Some tests
+//! call the API in process, and others run it as a Lambda function.
 
 use std::{
     convert::Infallible,
@@ -36,7 +36,7 @@ pub const PAGE: &str = "https://api.example/idempotency";
 pub enum Layered {
     /// The default.
     Plain,
-    /// Keys are string items, as the draft requires.
+    /// A key must be in quotes, as the draft of the `Idempotency-Key` header requires.
     Strict,
     /// Keys are UUIDs.
     Uuid,
@@ -93,7 +93,7 @@ pub fn api(layered: Layered, engine: Builder, runs: &Runs) -> (Service, HttpLaye
     (BoxCloneService::new(service), layer)
 }
 
-/// Counts a handler's runs, and calls a function at each.
+/// Counts a handler's runs, and calls a function at each run.
 #[derive(Clone)]
 pub struct Runs {
     count: Arc<AtomicUsize>,
@@ -143,7 +143,7 @@ async fn handle(runs: Runs, request: Request) -> Result<Response<Body>, Infallib
         .status(status)
         .header("content-type", "application/json")
         .header("location", format!("/payments/{payment}"))
-        // The layer must replace this header.
+        // The layer must remove this header, since the response isn't a replay.
         .header("idempotent-replayed", "true");
     Ok(response.body(Body::Text(format!("{{\"payment\":\"{payment}\"}}"))).unwrap())
 }

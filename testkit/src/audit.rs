@@ -12,7 +12,7 @@ use crate::recording::{FOLDER, Recorded};
 /// Runs this program again with its own recording, in a new folder under `scratch`.
 pub fn recorded(scratch: &str, name: &str, arguments: &[&str], variable: Option<&str>) -> (Recorded, Output) {
     let folder = PathBuf::from(scratch).join(format!("{name}-{}", std::process::id()));
-    // Delete the files that an earlier run with the same process id left: the search would include them.
+    // Delete the files that an earlier run with the same process id left: the search for secrets would include them.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     let mut run = Command::new(env::current_exe().unwrap());

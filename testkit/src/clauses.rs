@@ -2,8 +2,9 @@
 //! and answers. Tests run all of it through every front end, in process and through a real function under the
 //! Runtime API. Tests of the deployed `payments` run the cases that `payments` supports.
 //!
-//! No request can show D06, D09, D10 and D23, which ask for a published specification. Another test reads the
-//! specification. D26 registers the header's name, which isn't a server's task.
+//! The table numbers the draft's clauses D01 to D26. No request can show D06, D09, D10 and D23, which ask for a
+//! published specification. Another test reads the specification. D26 registers the header's name, which isn't a
+//! server's task.
 
 use crate::{
     api::Layered::{AtMostOnce, Down, Plain, Required, Strict, Uuid},
@@ -117,7 +118,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D17"],
-        says: "the refusal links to the documentation",
+        says: "the refusal of a reused key links to the documentation",
         layered: Required,
         steps: &[runs(POST, 201), is_reused(with(ANOTHER))],
     },
@@ -138,17 +139,17 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D04"],
-        says: "a UUID is a valid key, and optionally the only valid form",
+        says: "a UUID is a valid key, and the layer can require UUIDs",
         layered: Uuid,
         steps: &[runs(by(UUID), 201), runs(by(UUID_7), 201), is_invalid("c4n4ry-key")],
     },
     Case {
         clauses: &["D05", "D11"],
-        says: "an expired key starts over",
+        says: "a key that has expired can be used for another request",
         layered: Plain,
         steps: &[
             runs(POST, 201),
-            // A day has 86400 seconds.
+            // A key expires after a day, which is 86400 seconds.
             replays(later("82800", POST.body), 201),
             runs(later("90000", ANOTHER), 201),
             replays(later("90000", ANOTHER), 201),
@@ -219,7 +220,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D19", "D20"],
-        says: "a missing required key gets 400 with a link to the documentation",
+        says: "a request without a required key gets 400 with a link to the documentation",
         layered: Required,
         steps: &[refuses(KEYLESS, 400, "key-missing"), refuses(KEYLESS, 400, "key-missing")],
     },

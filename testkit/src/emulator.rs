@@ -7,7 +7,8 @@ use aws_sdk_dynamodb::{
 use lambda_idempotency::store::Owner;
 use tokio::{net::TcpListener, task::JoinHandle};
 
-/// The variable that names a running DynamoDB as `http://host:port`: DynamoDB Local, or `idempotency-rehearse dynamodb`.
+/// The variable that names a running DynamoDB (DynamoDB Local, or `idempotency-rehearse dynamodb`) as
+/// `http://host:port`.
 pub const ENDPOINT: &str = "IDEMPOTENCY_TEST_ENDPOINT";
 
 /// A DynamoDB for the tests' tables.

@@ -41,6 +41,7 @@ pub struct Faulty {
 struct Inside {
     /// Every version of every record, newest last.
     records: HashMap<String, Vec<Record>>,
+    /// The chunks, by key, owner and index.
     parts: HashMap<(String, Owner, u32), Bytes>,
 }
 

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 server on loopback that gives the test's answers, including faulty ones.
+//! An HTTP/1.1 server on loopback that sends the answers that a test chooses, including faulty ones.
 
 use std::{collections::BTreeMap, future::Future, net::SocketAddr, sync::Arc};
 
@@ -26,7 +26,7 @@ pub struct Received {
 /// The server's reply to a request.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// Sends a complete answer, with its `content-length`.
+    /// Sends a complete answer with this status, these headers and this body. The server adds `content-length`.
     Whole(u16, Vec<(String, String)>, Vec<u8>),
     /// Sends these bytes, then closes the connection.
     Raw(Vec<u8>),
@@ -64,7 +64,7 @@ impl Server {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let reply = Arc::clone(&reply);
-                // The server ignores clients that disconnect.
+                // If a client disconnects, the server ignores the error.
                 tokio::spawn(async move { serve(stream, &*reply).await.ok() });
             }
         });

@@ -1,4 +1,5 @@
-//! A real PgBouncer in transaction mode in front of a server, on a free loopback port. It ends with the tests' process.
+//! A real PgBouncer in transaction mode, in front of a PostgreSQL server. It listens on a free loopback port, and ends
+//! with the tests' process.
 
 use std::{
     fs,
@@ -68,7 +69,8 @@ impl PgBouncer {
             let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
             supervisor.args(["-c", SUPERVISOR, "sh"]).arg(&program).arg(&folder);
             supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-            // If the pooler doesn't answer, dropping it removes the folder.
+            // If the pooler doesn't answer, its `drop` removes the folder, so that the next round can create the folder
+            // again.
             let mut pooler = Self { port, supervisor: supervisor.spawn().unwrap() };
             if pooler.answers() {
                 return Some(pooler);

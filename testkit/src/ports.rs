@@ -5,12 +5,13 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// The ports to try. They're below 32,768, where Linux's ports for outgoing connections start: an outgoing connection
-/// could take a port before the server binds it. A Redis cluster's second port is 10,000 higher, so below 32,768 too.
+/// The first port to try. All ports are below 32,768. Linux uses higher ports for outgoing connections, and such a
+/// connection could take a port before the server binds it. A node of a Redis cluster also needs the port that is
+/// 10,000 higher, which is below 32,768 too.
 const FIRST: u16 = 10_000;
 const COUNT: u16 = 10_000;
 
-/// Finds a free port on loopback. Returns each port only once in a process, until it has returned all of them.
+/// Finds a free port on loopback. Within a process, this tries every port once before it tries any port again.
 ///
 /// # Panics
 ///

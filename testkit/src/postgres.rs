@@ -27,7 +27,8 @@ use lambda_idempotency::store::{
 };
 
 pub(crate) const PASSWORD: &str = "correct-horse";
-/// The variable that names a folder with a new server's data, which tests copy.
+/// The environment variable that names a folder with a new server's data. Tests copy the data, instead of running
+/// `initdb`.
 const TEMPLATE: &str = "IDEMPOTENCY_TEST_POSTGRES_DATA";
 /// How to install PostgreSQL.
 const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers don't need to run)";
@@ -65,7 +66,7 @@ pub struct Server {
     supervisor: Child,
 }
 
-/// The user that runs the server, since PostgreSQL refuses to run as root.
+/// The user that runs the server if the tests run as root, since PostgreSQL refuses to run as root.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct User {
     pub(crate) uid: u32,
@@ -121,7 +122,7 @@ impl Server {
         Some(Self::run(&programs, folder, user, "ready to accept connections"))
     }
 
-    /// Starts a standby that follows this server until it's promoted.
+    /// Starts a standby that follows this server until the standby is promoted.
     pub fn standby(&self) -> Self {
         let programs = programs().unwrap();
         let folder = std::env::temp_dir().join(format!("idempotency-standby-{}", Owner::random().unwrap()));
@@ -138,7 +139,7 @@ impl Server {
         Self::run(&programs, folder, user, "ready to accept read-only connections")
     }
 
-    /// Starts the server in `folder`, and waits for `ready`.
+    /// Starts the server in `folder`, and waits until the server's log contains `ready`.
     fn run(programs: &Path, folder: PathBuf, user: Option<User>, ready: &str) -> Self {
         let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
         supervisor.args(["-c", SUPERVISOR, "sh"]).arg(programs.join("postgres")).arg(&folder);
@@ -171,7 +172,7 @@ impl Server {
         self.tell("crash");
     }
 
-    /// Begins to start the server, which isn't running.
+    /// Begins to start the server again. If the server still runs, this stops it first.
     pub fn start_again(&mut self) {
         self.tell("start");
     }
@@ -234,7 +235,8 @@ impl Server {
 }
 
 /// Makes the server's data in `folder`. `initdb` takes longer than most tests, so a program that runs each test in its
-/// own process sets [`TEMPLATE`]. The first test then stores new data in that folder, and the others copy the data.
+/// own process sets [`TEMPLATE`]. The first test then copies its new data to the folder that the variable names. The
+/// other tests copy the data from there.
 fn make_data(programs: &Path, folder: &Path, user: Option<User>) {
     let (data, template) = (folder.join("data"), std::env::var_os(TEMPLATE).map(PathBuf::from));
     if let Some(template) = template.as_ref().filter(|template| template.exists()) {
@@ -271,8 +273,8 @@ impl Drop for Server {
     }
 }
 
-/// Configures long timeouts, since a busy machine may pause the server or the test for seconds. The lock timeout is for
-/// statements that wait for another transaction.
+/// Configures long timeouts, since a busy machine may pause the server or the test for seconds. The lock timeout must
+/// be less than the statement timeout.
 pub fn patient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
     let minute = Duration::from_secs(60);
     builder.connect_timeout(minute).statement_timeout(minute).lock_timeout(minute / 2)
@@ -292,7 +294,8 @@ pub(crate) fn command(program: &Path, folder: &Path, user: Option<User>) -> Comm
     command
 }
 
-/// The folder with PostgreSQL's programs: the newest version that Debian's packages installed, or else one in `PATH`.
+/// The folder with PostgreSQL's programs: that of the newest version from Debian's packages, or else the first one in
+/// `PATH`.
 fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut debian: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();

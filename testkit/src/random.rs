@@ -3,7 +3,7 @@
 use lambda_idempotency::store::Owner;
 pub use lambda_idempotency::testing::Random;
 
-/// Returns a new random seed. The caller prints the seed with a failure.
+/// Returns a new random seed. The caller prints the seed if the run fails, so that the run can be repeated.
 pub fn fresh_seed() -> u64 {
     let owner = Owner::random().unwrap();
     owner.as_bytes().iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte))

@@ -62,7 +62,7 @@ pub fn is_on() -> bool {
     RECORDING.is_some()
 }
 
-/// Records secrets.
+/// Records the secrets that `collect` adds.
 pub fn secrets(collect: impl FnOnce(&mut Secrets)) {
     begin();
     let Some(recording) = &*RECORDING else { return };
@@ -94,7 +94,8 @@ fn told(text: impl FnOnce() -> String) {
     }
 }
 
-/// Writes an entry. Only the recorders call this, and they're installed only if the recording is on.
+/// Writes an entry. Unlike [`told`], this doesn't call [`begin`]: only the recorders call this, and they're installed
+/// when the recording begins.
 fn tell(text: &str) {
     if let Some(recording) = &*RECORDING {
         write(&recording.told, text);
@@ -112,7 +113,7 @@ pub struct Recorded {
     pub told: String,
     /// The secrets, none of which may be in `told`.
     pub secrets: Secrets,
-    /// The tests that started a recording.
+    /// The names of the tests that called [`begin`].
     pub begun: BTreeSet<String>,
 }
 
@@ -134,14 +135,15 @@ impl Recorded {
     }
 }
 
-/// At TRACE, the AWS SDK logs each of DynamoDB's answers to this target in full, including recorded responses.
-/// The library can't prevent that, and only users who enable TRACE for this target get these logs. The audit searches
-/// everything else.
+/// The target under which the AWS SDK logs DynamoDB's answers. At TRACE, it logs each answer in full, including
+/// recorded responses. The library can't prevent that, and only users who enable TRACE for this target get these logs.
+/// So the recording leaves them out.
 const ORCHESTRATOR: &str = "aws_smithy_runtime::client::orchestrator";
-/// The target of the emulator that some tests run in their own process. The emulator logs answers at TRACE too.
+/// The target of the emulator that some tests run in their own process. The emulator logs answers at TRACE too, and the
+/// recording leaves them out too.
 const EMULATOR: &str = "dynoxide";
 
-/// Records everything that is logged.
+/// Records tracing's events and spans, and metrics.
 #[derive(Debug)]
 struct Told;
 

@@ -19,7 +19,7 @@ use std::{
 use crate::{ports::free_port, skip::skip};
 
 /// The shell script that runs the server. When the script's standard input closes, it stops the server and deletes the
-/// server's files. A line of input stops, kills or starts the server, or keeps its files.
+/// server's files. A line of input stops, kills or starts the server, or makes the script keep the files.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 folder=$1; shift
@@ -71,13 +71,14 @@ pub fn has(program: &str, package: &str) -> bool {
 }
 
 impl RedisServer {
-    /// Starts a server with the tests' settings and with `settings`, in the form `["--name", "value", …]`.
+    /// Starts a server with the settings that all tests share, and with `settings`, in the form
+    /// `["--name", "value", …]`.
     pub fn start(settings: &[&str]) -> Option<Self> {
         Self::start_in(&new_folder(), settings, false)
     }
 
-    /// Starts a server with a second port for TLS. `settings` name files in `folder`. The folder is deleted with the
-    /// server.
+    /// Starts a server with a second port for TLS. `settings` name files in `folder`, such as the server's certificate.
+    /// When the server is dropped, the folder is deleted.
     pub fn start_with_tls(folder: &Path, settings: &[&str]) -> Option<Self> {
         Self::start_in(folder, settings, true)
     }
@@ -95,7 +96,8 @@ impl RedisServer {
         panic!("redis-server didn't start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
-    /// Makes one attempt. Another process may take the port first, so the caller tries again with another port.
+    /// Tries once to start the server. Another process may take the free port before the server does. The caller then
+    /// tries again, with another port.
     fn start_once(folder: &Path, settings: &[&str], has_tls: bool) -> Option<Self> {
         let (port, tls_port) = (free_port(), if has_tls { free_port() } else { 0 });
         let (port_text, tls_text) = (port.to_string(), tls_port.to_string());
@@ -108,9 +110,9 @@ impl RedisServer {
         Self::spawn(folder, port, tls_port, &arguments)
     }
 
-    /// Starts a Sentinel that watches `primary` under the name `records`. It can promote a replica without other
-    /// Sentinels. It waits a minute for the primary, so that a pause on a busy machine doesn't start a failover. A test
-    /// that kills the primary shortens `down-after-milliseconds` afterwards.
+    /// Starts a Sentinel that watches `primary` under the name `records`. It needs no other Sentinel to promote a
+    /// replica. If the primary doesn't answer, the Sentinel waits a minute before it starts a failover, since a busy
+    /// machine may only pause the primary. A test that kills the primary then shortens `down-after-milliseconds`.
     pub fn sentinel_of(primary: SocketAddr) -> Self {
         let folder = new_folder();
         for _ in 0..20 {
@@ -181,7 +183,7 @@ impl RedisServer {
         self.tell("crash");
     }
 
-    /// Begins to start the stopped server, on the same port and folder.
+    /// Begins to start the stopped server, with the same port and folder.
     pub fn start_again(&mut self) {
         self.tell("start");
     }
@@ -215,7 +217,7 @@ impl RedisServer {
         self.run_as(&[], command)
     }
 
-    /// Runs a command after AUTH with these arguments.
+    /// Like [`run`](Self::run), but first sends AUTH with `credentials`, unless they're empty.
     pub fn run_as(&self, credentials: &[&str], command: &[&str]) -> String {
         let mut stream = TcpStream::connect(self.address).expect("the server accepts connections");
         let mut request = Vec::new();
@@ -242,7 +244,7 @@ impl RedisServer {
     }
 }
 
-/// Closes the supervisor's standard input, so that it stops the server.
+/// Closes the supervisor's standard input, so that the supervisor stops the server.
 impl Drop for RedisServer {
     fn drop(&mut self) {
         drop(self.supervisor.stdin.take());

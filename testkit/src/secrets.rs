@@ -94,12 +94,12 @@ impl Secrets {
     }
 }
 
-/// The pieces to search for, grouped by their first bytes, each with its secret. A recording is too long for one pass
-/// per piece, so one pass finds all pieces.
+/// The pieces to search for, grouped by their first bytes. A piece is the text of a secret in one of its forms. A
+/// recording is too long for one pass per piece, so one pass finds all pieces.
 #[derive(Default)]
 struct Pieces(HashMap<Vec<u8>, Vec<(String, Found)>>);
 
-/// A secret, and its form.
+/// A secret, and the name of the form in which a text contains it, such as `in hex`.
 pub type Found = (String, &'static str);
 
 impl Pieces {
@@ -124,7 +124,8 @@ impl Pieces {
 
 const BYTES: &str = "as bytes";
 
-/// The forms that a secret can have in a text, in lower case.
+/// Returns the name of each form that a secret can have in a text, and the secret in this form. The secret is in lower
+/// case, as is the text that is searched.
 fn forms(secret: &[u8]) -> Vec<(&'static str, String)> {
     let joined = |write: fn(&mut String, u8), between| {
         let pieces = secret.iter().map(|byte| {
@@ -160,8 +161,8 @@ fn forms(secret: &[u8]) -> Vec<(&'static str, String)> {
     forms.into_iter().map(|(form, piece)| (form, piece.to_lowercase())).collect()
 }
 
-/// Returns the part of a Base64 text that depends only on `secret`. `skipped` is the secret's offset in the encoded
-/// bytes, modulo 3.
+/// Returns the part of a Base64 text that depends only on `secret`. `skipped` is the secret's offset, modulo 3, in the
+/// bytes before they're encoded.
 fn base64(secret: &[u8], skipped: usize) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bytes = [&[0, 0][..skipped], secret].concat();

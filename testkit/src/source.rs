@@ -69,7 +69,7 @@ pub fn follows(tokens: &[Token], words: &[&str]) -> bool {
 }
 
 /// Returns every path in `tokens` that begins with `crate`, `self`, `super`, or a module that the file itself
-/// declares. `module` is the file's own path.
+/// declares. `module` is the path of the file's own module.
 pub fn paths(tokens: &[Token], module: &[String]) -> Vec<Named> {
     let children = children(tokens);
     paths_from(tokens, &|word, inline| {
@@ -95,7 +95,7 @@ pub fn paths_of(tokens: &[Token], crates: &[&str]) -> Vec<Named> {
 /// leave the path out.
 type Start<'a> = &'a dyn Fn(&str, &[String]) -> Option<Vec<String>>;
 
-/// Returns every path in `tokens` whose beginning `start` accepts.
+/// Returns every path in `tokens` for which `start` returns a beginning.
 fn paths_from(tokens: &[Token], start: Start<'_>) -> Vec<Named> {
     let mut named = Vec::new();
     // The enclosing inline modules, each with the depth of its brace.
@@ -138,7 +138,8 @@ fn children(tokens: &[Token]) -> Vec<String> {
     declared.map(|three| three[1].text.clone()).collect()
 }
 
-/// Follows a path or a `use` tree from `at`, after a `::`, and returns where it ends.
+/// Follows a path or a `use` tree from `at`, after a `::`. Adds each path that it finds to `named`, and returns the
+/// position after the path or tree.
 fn spread(tokens: &[Token], mut at: usize, start: Vec<String>, named: &mut Vec<Named>) -> usize {
     let line = tokens.get(at).map_or(0, |token| token.line);
     let mut path = start;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::skip::skip;
 
-/// Finds a tool that `scripts/tools` installed, or that was installed already. If it's missing, prints that the test is
-/// skipped, and returns `None`.
+/// Finds the tool `name` in the folder where `scripts/tools` installs tools, or else in `PATH`. If the tool is missing,
+/// prints that the test is skipped, and returns `None`.
 ///
 /// # Panics
 ///

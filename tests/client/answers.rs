@@ -96,7 +96,7 @@ async fn the_replay_marker_is_configurable() {
     assert!(client::is_replay(&response));
     assert_eq!(stage.received().len(), 1);
     let response = stage.payment().send().await.unwrap();
-    assert!(!client::is_replay(&response), "the custom marker must not count by default");
+    assert!(!client::is_replay(&response), "a client with default rules must ignore the custom marker");
 }
 
 #[tokio::test]

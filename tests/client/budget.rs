@@ -36,7 +36,7 @@ async fn waits_beyond_the_budget_are_skipped() {
     let waits = stage.clock.waits();
     assert!(
         waits.len() == 1 && waits[0] >= 20 * SECOND && waits[0] < 21 * SECOND,
-        "the default budget is 30 s"
+        "a second wait would exceed the default budget of 30 s"
     );
 }
 
@@ -89,8 +89,8 @@ async fn the_real_clock_enforces_the_budget() {
     assert_eq!(client::unanswered(&sent.unwrap_err()).unwrap().attempts(), 1);
 }
 
-/// A clock that is set back by an hour once the budget has started. The budget's timer ends during the first wait,
-/// which lasts forever.
+/// A clock that is set back by an hour once the budget has started. A wait between attempts never ends, but the
+/// budget's timer ends once the client waits.
 #[derive(Clone, Debug, Default)]
 struct SetBack {
     has_started: Arc<AtomicBool>,
@@ -118,7 +118,7 @@ impl Clock for SetBack {
 }
 
 #[tokio::test]
-async fn budgets_end_waits_despite_clock_steps() {
+async fn budgets_end_waits_if_clock_goes_back() {
     let stage = Stage::new([answer_with(503, &[("retry-after", "1000")], "")]).await;
     let client = client(IdempotentRequests::new().clock(SetBack::default()));
     let sent = timeout(20 * SECOND, client.post(stage.server.url("/")).send());
@@ -186,7 +186,7 @@ async fn successes_refill_the_retry_quota() {
 }
 
 #[tokio::test]
-async fn success_after_waiting_returns_earlier_tokens() {
+async fn success_after_in_progress_returns_retry_tokens() {
     let replies = || [answer(503), problem(409, "in-progress", true), answer(201)];
     let stage = Stage::new(replies().into_iter().chain(replies())).await;
     let client = stage.client_with(IdempotentRequests::new().retry_quota(5));
@@ -196,7 +196,7 @@ async fn success_after_waiting_returns_earlier_tokens() {
     }
 }
 
-/// A server that answers `in-progress` is up, so its clients wait for the outcome.
+/// A server that answers `in-progress` is up, so a retry that waits for the outcome takes no tokens.
 #[tokio::test]
 async fn waiting_for_an_outcome_uses_no_quota() {
     let stage = Stage::new((0..9).map(|_| problem(409, "in-progress", true))).await;

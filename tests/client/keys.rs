@@ -149,7 +149,7 @@ async fn outer_retries_reuse_the_key() {
 }
 
 #[tokio::test]
-async fn reused_extensions_get_a_new_key() {
+async fn extensions_keep_drawn_key_until_its_outcome() {
     let replay = |status| answer_with(status, &[("idempotent-replayed", "true")], "");
     let stage = Stage::new([answer(201), replay(402), answer(422), replay(500), replay(500)]).await;
     let (client, mut extensions) = (stage.client(), Extensions::new());
@@ -160,9 +160,9 @@ async fn reused_extensions_get_a_new_key() {
     }
     let keys = stage.keys();
     assert!(keys.iter().all(Option::is_some));
-    assert!(keys[0] != keys[1] && keys[1] != keys[2], "an operation got the key of another");
-    assert!(keys[2] == keys[3], "422 isn't an outcome");
-    assert!(keys[3] == keys[4] && keys[4] == keys[5], "another middleware may retry a 500");
+    assert!(keys[0] != keys[1] && keys[1] != keys[2], "an operation got the previous operation's key");
+    assert!(keys[2] == keys[3], "the key must stay: a 422 isn't an outcome");
+    assert!(keys[3] == keys[4] && keys[4] == keys[5], "the key must stay: a middleware may retry a 500");
 
     extensions.insert(Key::new("order-17").unwrap());
     for _ in 0..2 {

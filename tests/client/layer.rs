@@ -19,7 +19,7 @@ use super::{
     stage::{BODY, CREATED, StageClock, client},
 };
 
-/// A handler behind the layer that runs until the test releases it.
+/// An API with the layer. Its handler runs until the test notifies `may_end`.
 #[derive(Debug)]
 struct Api {
     idempotency: Idempotency,
@@ -98,6 +98,6 @@ async fn running_operations_are_awaited_and_replayed() {
     let waited = clock.waits()[1].as_secs();
     assert!(
         (5..=10).contains(&waited),
-        "expected a wait of 5 s to 10 s, although the lease lasts another minute: {waited} s"
+        "expected a wait of 5 s to 10 s, not the minute that the lease still lasts: {waited} s"
     );
 }

@@ -66,7 +66,7 @@ async fn refused_connections_are_retried() {
     let clock = StageClock::default();
     let watched = clock.clone();
     let server = tokio::spawn(async move {
-        // The client waits before a retry only after its first attempt was refused.
+        // The first wait shows that the client's first attempt was refused. Only then does the server listen.
         while watched.waits().is_empty() {
             tokio::task::yield_now().await;
         }
@@ -150,12 +150,12 @@ fn signing(stage: &Stage, has_expired: bool) -> ClientWithMiddleware {
 }
 
 #[tokio::test]
-async fn later_errors_keep_the_key() {
+async fn errors_of_later_attempts_have_the_key() {
     for first in [Reply::Dropped, answer(504)] {
         let stage = Stage::new([first]).await;
         let sent = signing(&stage, false).post(stage.server.url("/")).send().await;
         let error = sent.unwrap_err();
-        let unanswered = client::unanswered(&error).expect("the first attempt may have run");
+        let unanswered = client::unanswered(&error).expect("the error must have the key");
         assert_eq!((unanswered.attempts(), stage.received().len()), (2, 1));
         assert_eq!(stage.keys(), [Some(format!("\"{}\"", unanswered.key().as_str()))]);
         assert_eq!(unanswered.source().unwrap().to_string(), "expired credentials");
@@ -164,7 +164,7 @@ async fn later_errors_keep_the_key() {
 }
 
 #[tokio::test]
-async fn refused_redirects_keep_the_key() {
+async fn errors_of_refused_redirects_have_the_key() {
     let none = Policy::custom(|attempt| attempt.error("no redirects"));
     // `reqwest` follows redirects by default, but not to other schemes.
     for (policy, location) in [(none, "/elsewhere"), (Policy::default(), "ftp://127.0.0.1/")] {
@@ -173,7 +173,7 @@ async fn refused_redirects_keep_the_key() {
         let rules = IdempotentRequests::new().clock(stage.clock.clone());
         let client = ClientBuilder::new(http).with(rules).build();
         let error = client.post(stage.server.url("/")).send().await.unwrap_err();
-        let unanswered = client::unanswered(&error).expect("the server processed the request");
+        let unanswered = client::unanswered(&error).expect("the error must have the key");
         assert_eq!((unanswered.attempts(), stage.received().len()), (1, 1), "{location}");
         assert_eq!(stage.keys(), [Some(format!("\"{}\"", unanswered.key().as_str()))]);
         assert!(unanswered.last_error().unwrap().url().is_none(), "a URL may contain a token");

@@ -19,7 +19,7 @@ use crate::{
 /// The folder for recordings.
 const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// The prefix of the tests that run the other tests. Such a run leaves out the tests with this prefix.
+/// The prefix of the audits' names. An audit runs all tests of this program except the audits.
 const AUDITS: &str = "silence::audit_";
 
 /// Registers the contents of this request as secrets.

@@ -18,7 +18,7 @@ use super::http_server::{Received, Reply, Server};
 
 pub(crate) const BODY: &str = r#"{"amount_cents":1250,"currency":"EUR"}"#;
 
-/// The body of the answer after a `Stage`'s script has ended.
+/// The body of each answer that a `Stage` gives after the end of its script.
 pub(crate) const CREATED: &str = r#"{"payment_id":"p-1"}"#;
 
 pub(crate) fn answer(status: u16) -> Reply {
@@ -38,7 +38,7 @@ pub(crate) fn problem(status: u16, code: &str, is_retryable: bool) -> Reply {
     answer_with(status, &headers, &body)
 }
 
-/// A server that follows its script and then answers 201, and its client's clock.
+/// A server and its clients' clock. The server follows a script, and then answers 201.
 pub(crate) struct Stage {
     pub(crate) server: Server,
     pub(crate) clock: StageClock,
@@ -96,8 +96,9 @@ pub(crate) fn client(rules: IdempotentRequests) -> ClientWithMiddleware {
     ClientBuilder::new(http).with(rules).build()
 }
 
-/// A clock for retries. A wait between attempts takes no real time: the clock jumps forward by the wait. While an
-/// attempt is in flight, only the budget's timer sleeps, and the clock doesn't move.
+/// A clock for retries. An operation's first sleep is its budget's timer, which ends when the clock reaches the
+/// budget's end. All further sleeps are waits between attempts. A wait takes no real time: the clock jumps forward by
+/// the wait. While an attempt is in flight, only `pass` moves the clock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StageClock(Arc<Mutex<Sleepers>>);
 
@@ -145,7 +146,7 @@ impl Clock for StageClock {
     }
 }
 
-/// The sleep of one operation's budget.
+/// The timer of one operation's budget.
 struct BudgetSleep {
     until: Duration,
     clock: StageClock,

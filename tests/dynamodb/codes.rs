@@ -120,8 +120,8 @@ fn large(bytes: usize) -> Outcome {
     })
 }
 
-/// The emulator itself rejects each write of a record whose response is too large. Without the response, the same
-/// record fits.
+/// The emulator, and not a scripted answer, rejects each write of a record whose response is too large. If the response
+/// is omitted, the record fits.
 #[tokio::test]
 async fn oversized_records_fit_without_their_response() {
     let table = Table::new().await;

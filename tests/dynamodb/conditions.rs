@@ -18,8 +18,7 @@ use super::{
     },
 };
 
-/// Returns copies of `base`, each with one changed field, and that field's name. If `base` has a lease, two of the
-/// copies have another lease.
+/// Returns copies of `base`, each with one changed field, and that field's name.
 fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
     let later = |time: Timestamp| ms(time.as_millis() + 1);
     let earlier = |time: Timestamp| ms(time.as_millis() - 1);
@@ -54,8 +53,9 @@ fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
     apart
 }
 
-/// Checks that the store applies the write to `base`, and to a record that differs from `base` only in a field outside
-/// `conjuncts`. If the record differs in a field of `conjuncts`, the store must refuse the write.
+/// Checks that, besides the status, `conjuncts` are exactly the fields in which the stored record must equal `base`. If
+/// the record differs from `base` in one of these fields, the store must refuse the write. If the record differs in
+/// another field, or doesn't differ, the store must apply the write.
 async fn has_exactly(table: &Table, name: &str, write: &Write, base: &Record, conjuncts: &[&str]) {
     let key = key();
     let mut tried: Vec<&str> = Vec::new();
@@ -92,9 +92,9 @@ async fn refuses(table: &Table, name: &str, write: &Write, record: &Record) {
     assert_eq!(table.record_item(&key()).await, Some(before), "{name} on {:?}", record.status());
 }
 
-/// Checks that the store doesn't apply the write to an item that differs only in its status from the version that the
-/// write expects. A settled record with a lease isn't valid, so the store reports the item as corrupt and leaves it
-/// unchanged.
+/// Checks that the store doesn't apply the write to the item `before`: the STARTED record that the write expects, but
+/// with the status of a settled one. The item still has a lease, which a settled record can't have. So the store
+/// reports the item as corrupt, and leaves it unchanged.
 async fn status_alone_refuses(table: &Table, name: &str, write: &Write, before: Item) {
     table.put(before.clone()).await;
     let error = table.store.apply(&key(), write).await.unwrap_err();
@@ -241,7 +241,7 @@ async fn conclusions_require_the_version_seen() {
         refuses_the_absent("conclusion, STARTED", &write).await;
     }
     for base in settled_records() {
-        // A conclusion can replace a settled record with one that never expires.
+        // The protocol never concludes with a STARTED record, but a store must accept one, even one without an expiry.
         let write = Write::Conclude { seen: Some(Revision::of(&base)), record: lasting_lock().into() };
         has_exactly(&table, "conclusion, settled", &write, &base, &version[..4]).await;
         refuses_the_absent("conclusion, settled", &write).await;

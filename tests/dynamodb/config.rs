@@ -168,7 +168,7 @@ async fn default_timeouts_apply_when_clients_disable_them() {
         let config = config(address).timeout_config(TimeoutConfig::disabled()).build();
         DynamoDbStore::builder(TABLE).client(Client::from_conf(config))
     };
-    // By default, an attempt times out after one second.
+    // By default, an attempt times out after one second, and the read with all its attempts after three.
     hanging_read_takes([2500, 3500], |attempts| attempts >= 2, of_client).await;
 }
 
@@ -203,7 +203,7 @@ async fn a_clients_retries_are_kept() {
         let store = patient(builder).build().await.unwrap();
         let error = store.read(&key()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(!error.is_maybe_applied(), "a read can't be maybe applied");
+        assert!(!error.is_maybe_applied(), "a read changes nothing, so it's never maybe applied");
         assert_eq!(wire.requests().len(), requests);
     }
 }

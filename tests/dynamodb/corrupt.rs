@@ -198,7 +198,7 @@ async fn version_1_errors_name_both_versions() {
         error.to_string(),
         format!(
             "the record `{ID}` in table `idempotency` can't be read: `version` is 1, but this library reads only \
-             version 2; use the release of lambda-idempotency that wrote it"
+             version 2; use the release of lambda-idempotency that wrote the record"
         )
     );
 }

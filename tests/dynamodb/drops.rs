@@ -154,7 +154,8 @@ async fn still_serves(table: &Table, name: &str) {
     }
 }
 
-/// If a dropped call continued, it would send its second attempt or its next chunk.
+/// After a call is dropped, no further request arrives. If the call continued, it would send its second attempt or its
+/// next chunk.
 #[tokio::test]
 async fn dropped_calls_stop_all_work() {
     // No first attempt times out before the drop, even on a busy machine.

@@ -33,8 +33,9 @@ pub(crate) const SECRET: &str = "secret-access-key-of-the-test";
 
 const ACCESS_KEY: &str = "access-key";
 
-/// Starts an emulator that ends with the test's runtime. If the environment names a running DynamoDB, returns a proxy
-/// that gives this test its own tables there.
+/// Returns the address of a DynamoDB for this test alone. By default, starts an emulator. If the environment variable
+/// [`ENDPOINT`] is set, starts a proxy to the DynamoDB at that URL, where the test has its own tables. Both end with
+/// the test's runtime.
 pub(crate) async fn emulator() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -76,9 +77,10 @@ pub(crate) fn config(address: SocketAddr) -> aws_sdk_dynamodb::config::Builder {
         .behavior_version(BehaviorVersion::latest())
         .region(Region::new("eu-west-1"))
         .credentials_provider(Credentials::new(ACCESS_KEY, SECRET, None, None, "test"))
-        // The default first backoff is up to a second. A small one keeps the tests from waiting a random time.
+        // By default, the SDK waits a random time of up to a second before its first retry. A small backoff keeps the
+        // tests fast.
         .retry_config(RetryConfig::standard().with_initial_backoff(Duration::from_millis(1)))
-        // All clients in a process and Region share one retry quota. A separate partition gives each test its own.
+        // All clients in a process and Region share one retry quota. A separate partition gives each client its own.
         .retry_partition(RetryPartition::new(format!("test {}", CLIENTS.fetch_add(1, Ordering::Relaxed))))
         .http_client(aws_smithy_http_client::Builder::new().build_http())
         .endpoint_url(format!("http://{address}"))
@@ -98,8 +100,8 @@ pub(crate) fn builder(address: SocketAddr) -> StoreBuilder<DynamoDbStore> {
     patient(DynamoDbStore::builder(TABLE).client(client(address)))
 }
 
-/// Builds a store that sends its requests over the wire. Tests that wait until a hanging attempt times out use
-/// [`hasty`] or [`resending`] instead.
+/// Builds a store that sends its requests over the wire. A test that waits for a timeout uses [`hasty`] or
+/// [`resending`] instead.
 pub(crate) async fn on(wire: &Wire) -> DynamoDbStore {
     builder(wire.address).build().await.unwrap()
 }

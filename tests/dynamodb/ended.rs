@@ -1,4 +1,5 @@
-//! Tests of `ended_in`: if a change in the table's stream ended an operation, the store returns an event for it.
+//! Tests of `ended_in`, which takes a change from the table's stream. If the change ended an operation, `ended_in`
+//! returns an event.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use super::{
     },
 };
 
-/// A store that never sends a request.
+/// Builds a store at an address where nothing listens, since `ended_in` sends no request.
 async fn store(
     configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>,
 ) -> DynamoDbStore {
@@ -184,7 +185,7 @@ async fn event_ids_identify_one_outcome() {
     assert_eq!(unique.len(), ids.len(), "{ids:?}");
 }
 
-/// Consumers depend on these field names, and on the id.
+/// Consumers depend on these field names, and on the value of `id`.
 #[tokio::test]
 async fn event_details_omit_the_response() {
     let found = ended(Some(&started()), Some(&completed())).await.unwrap();
@@ -223,7 +224,7 @@ async fn only_inline_unencrypted_responses_are_returned() {
     encrypted["dynamodb"]["NewImage"]["response_encoding"] = json!({ "S": "identity;key=k1" });
     let encrypted = store(|builder| builder).await.ended_in(encrypted.to_string()).unwrap().unwrap();
     assert!(encrypted.response().unwrap().is_none());
-    assert!(of(inline()).await.is_err(), "the bytes don't have the recorded digest");
+    assert!(of(inline()).await.is_err(), "bytes that don't match the recorded digest must be an error");
 }
 
 #[tokio::test]
@@ -293,7 +294,8 @@ async fn tables_with_another_key_are_rejected() {
     }
 }
 
-/// Decodes changes of a record, of a response chunk and of another item, in each layout of the table.
+/// Decodes changes of records, shadow records, response chunks and other items, with three stores: one without a sort
+/// key, one with a sort key, and one that keeps all records in one partition.
 #[tokio::test]
 async fn only_records_end_operations_in_every_layout() {
     let with = |pairs: &[(&str, &str)]| {

@@ -89,7 +89,7 @@ async fn each_failure_reports_kind_and_maybe_applied() {
         let start = Instant::now();
         let (written, made) = claim(&script).await;
         let error = written.unwrap_err();
-        // No request waits for an attempt's timeout of 20 s.
+        // No case waits for the attempt timeout, which is 20 s. Where the wire hangs, the timeout is shorter.
         assert!(start.elapsed() < Duration::from_secs(15), "{name}: {:?}", start.elapsed());
         assert_eq!(error.kind(), kind, "{name}: {error}");
         assert_eq!(error.is_maybe_applied(), maybe_applied, "{name}: {error}");
@@ -135,7 +135,7 @@ async fn refused_connections_fail_fast_as_unapplied() {
     for write in [Write::Claim(lock()), settle(release(false))] {
         let start = Instant::now();
         let error = store.apply(&key(), &write).await.unwrap_err();
-        // The store doesn't wait for an attempt's timeout of 20 s.
+        // The store doesn't wait for the attempt timeout, which is 20 s.
         assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         assert!(!error.is_maybe_applied(), "no server could have applied the write");
@@ -215,8 +215,8 @@ async fn ten_reads_on_dead_connections(cut: Reply, retries: RetryConfig) -> Dura
 /// average.
 #[tokio::test]
 async fn dead_pooled_connections_cost_milliseconds() {
-    // The store replaces only the SDK's default retries. This max backoff differs from the default, so the store keeps
-    // these retries. In this test, they behave like the default.
+    // The store replaces the retry configuration if it's the SDK's default. This one has another maximum backoff, so
+    // the store keeps it. In this test, it behaves like the default.
     let sdk = RetryConfig::standard().with_max_backoff(Duration::from_secs(19));
     eprintln!("with the SDK's retries: {:?}", ten_reads_on_dead_connections(Reply::Close, sdk).await);
     for cut in [Reply::Close, Reply::Reset] {
@@ -279,7 +279,8 @@ async fn failed_conditions_are_always_definite() {
 
 #[tokio::test]
 async fn refusals_without_an_item_read_the_record() {
-    // If the store treated the record as absent, the library would claim the key again and again.
+    // DynamoDB's refusal lacks the record, so the store reads it. If the store treated the record as absent, the
+    // library would claim the key again and again.
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
     let wire = Wire::new(Some(table.address), |_, operation| match operation {
@@ -294,7 +295,8 @@ async fn refusals_without_an_item_read_the_record() {
 
 #[tokio::test]
 async fn failed_reads_leave_the_claim_ambiguous() {
-    // An earlier attempt may have claimed the key. The SDK doesn't show how many attempts it made.
+    // The claim is refused. The SDK doesn't show how many attempts it made, so an earlier one may have claimed the key.
+    // Only a read would show that, and the read fails.
     let wire = Wire::new(None, |_, operation| match operation {
         "PutItem" => Reply::error(400, "ConditionalCheckFailedException", "The conditional request failed"),
         _ => Reply::error(400, "ThrottlingException", "later"),
@@ -382,7 +384,7 @@ async fn unwritable_or_unreadable_chunks_are_errors() {
     let bytes = bytes::Bytes::from(vec![1; 4_000_000]);
     let error = store.write_chunks(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
-    assert!(wire.requests().len() <= 4, "the call must end at the first failure");
+    assert!(wire.requests().len() <= 4, "the first four requests fail, so no more must follow");
     let error = store.read_chunks(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(!error.is_maybe_applied());

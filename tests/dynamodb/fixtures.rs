@@ -100,7 +100,7 @@ pub(crate) fn in_parts() -> Outcome {
     })
 }
 
-/// Every expiry in these tests is in 2036, because DynamoDB Local removes expired items.
+/// An expiry in 2036, like most in these tests, because DynamoDB Local removes expired items.
 pub(crate) const SETTLED_UNTIL: Timestamp = ms(2_095_086_500_000);
 
 pub(crate) fn release(interrupted: bool) -> Settlement {
@@ -115,7 +115,7 @@ pub(crate) fn completed() -> Record {
     with_state(State::Completed(inline()))
 }
 
-/// Returns one settlement for each form of the request to DynamoDB, with a name.
+/// Returns named settlements, one for each form of the request to DynamoDB.
 pub(crate) fn settlements() -> Vec<(&'static str, Settlement)> {
     vec![
         ("T4 inline", Settlement::Complete(inline(), SETTLED_UNTIL)),

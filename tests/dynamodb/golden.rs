@@ -134,7 +134,7 @@ async fn item_resolved_by_operator_is_pinned() {
 }
 
 #[tokio::test]
-async fn item_with_other_names_is_pinned() {
+async fn item_with_custom_attribute_names_is_pinned() {
     let seen = Revision::of(&started());
     let writes = [
         Write::Claim(lock()),

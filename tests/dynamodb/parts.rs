@@ -46,8 +46,8 @@ async fn chunks_round_trip_with_a_sort_key() {
     round_trip(&table, 1024 * 1024, 3).await;
 }
 
-/// A cipher that XORs each byte with a constant. That's enough to show that the chunks have the encrypted bytes. Like
-/// an AEAD cipher, it makes the ciphertext longer than the plaintext.
+/// A cipher that XORs each byte with a constant. That's enough to show that the chunks are encrypted. Like an AEAD
+/// cipher, it makes the ciphertext longer than the plaintext.
 #[derive(Debug)]
 struct Veil;
 

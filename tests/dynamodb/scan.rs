@@ -16,7 +16,7 @@ use super::{
     wire::{Reply, Wire},
 };
 
-/// Returns every record, or its error, by id, and the number of pages.
+/// Scans the whole table. Returns a map from each id to the record or its error, and the number of pages.
 async fn all(store: &DynamoDbStore) -> (BTreeMap<String, Result<Record, String>>, usize) {
     let (mut found, mut position, mut pages) = (BTreeMap::new(), None, 0);
     loop {
@@ -36,6 +36,7 @@ async fn all(store: &DynamoDbStore) -> (BTreeMap<String, Result<Record, String>>
     }
 }
 
+/// Creates a table with `count` records, and a response chunk of 300 KB for each.
 async fn with_records(
     configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>,
     count: usize,
@@ -68,7 +69,7 @@ async fn scans_skip_other_items_by_sort_key() {
     assert_eq!(found.keys().collect::<Vec<_>>(), ["f/run#0", "f/run#1"]);
 }
 
-/// A single-table design: other items share the table, and even the sort keys.
+/// A single-table design: other items share the table, and one of them even has a record's sort key.
 #[tokio::test]
 async fn scans_read_only_their_own_partition() {
     let table = with_records(|builder| builder.sort_key("sk").partition("idempotency"), 8).await;

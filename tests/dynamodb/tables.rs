@@ -98,7 +98,7 @@ async fn concurrent_creations_make_one_table() {
 }
 
 #[tokio::test]
-async fn creation_enables_ttl_or_rejects_another_attribute() {
+async fn creation_enables_ttl_unless_on_another_attribute() {
     let address = other_table(&[("id", ScalarAttributeType::S)]).await;
     let store = builder(address).build().await.unwrap();
     let problem = TableProblem::NoTimeToLive { attribute: "expires_at".into() };
@@ -240,7 +240,8 @@ async fn unanswered_sort_key_checks_are_repeated() {
     assert_eq!(wire.requests(), ["GetItem", "GetItem", "PutItem", "PutItem"]);
 }
 
-/// The table has no sort key, so it would accept the claim, and reject the completion after the handler has run.
+/// The table has no sort key. It would accept the claim, with `sk` as an ordinary attribute. But it would reject the
+/// completion, and the handler would have run.
 #[tokio::test]
 async fn unanswered_sort_key_checks_write_nothing() {
     let (wire, store) = throttled_once(&[("id", ScalarAttributeType::S)]).await;
@@ -264,8 +265,8 @@ async fn errors_name_expected_key_without_describe_permission() {
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert_eq!(
         error.to_string(),
-        "DynamoDB rejected the request to table `idempotency` as invalid; the configuration says that its key is `id` \
-         (S, HASH), but the table couldn't be described"
+        "DynamoDB rejected the request to table `idempotency` as invalid; the configured key is `id` (S, HASH), but \
+         the table's own key couldn't be read"
     );
     // The first text is the embedded emulator's, the second DynamoDB Local's.
     let words = error.source().unwrap().to_string();
@@ -273,7 +274,8 @@ async fn errors_name_expected_key_without_describe_permission() {
     assert_eq!(wire.requests(), ["PutItem", "DescribeTable"]);
 }
 
-/// If the role may not describe or create the table, the library doesn't guess whether the table exists.
+/// If the role isn't allowed to describe the table, or to create it, the store returns an error. It doesn't guess
+/// whether the table exists.
 #[tokio::test]
 async fn refused_table_requests_are_errors() {
     for refused in ["DescribeTable", "CreateTable"] {

@@ -181,8 +181,8 @@ async fn emulator_deduplicates_by_token() {
         (table.effects().await, table.store.read(&key()).await.unwrap()),
         (1, Some(completed_as_sent()))
     );
-    // A different request under the same token is rejected. Since the first request was applied, the error says that
-    // the write may have been applied.
+    // A different request with the same token is rejected. The error says that the write may have been applied, since
+    // an earlier request with this token was applied.
     let error = commit(&table.store, &complete(), &one().update(count("more"))).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, true), "{error}");
     // A request with another token finds the completed record.
@@ -218,7 +218,7 @@ async fn transactions_are_atomic_and_report_failed_conditions() {
 }
 
 #[tokio::test]
-async fn conclusions_require_absence_or_the_version_read() {
+async fn conclusions_require_absent_or_unchanged_records() {
     for sort_key in [None, Some("sk")] {
         let table = Table::with(|builder| match sort_key {
             Some(name) => builder.sort_key(name),
@@ -287,6 +287,7 @@ async fn each_cancellation_reason_maps_to_its_result() {
             // One of the handler's conditions failed too. That condition may hold at the next attempt, so the
             // transient reason counts.
             reasons[(place + 1).max(2) % 4] = (CONDITION, None);
+            // For the last place, it's the record's condition instead, which isn't this case.
             if reasons[0].0 != CONDITION {
                 cases.push((reasons, Error(kind)));
             }
@@ -346,9 +347,9 @@ async fn writes_are_reported_unapplied_only_if_certain() {
         ("500, then invalid", vec![Reply::internal(), wrong()], Unstorable, true),
         ("the token of another request", vec![mismatch()], Rejected, true),
         ("invalid", vec![Reply::error(400, "ValidationException", "two on one item")], Unstorable, false),
-        ("invalid", vec![wrong()], Unstorable, false),
+        ("cancelled as invalid", vec![wrong()], Unstorable, false),
         (
-            "throttled, cancelled",
+            "cancelled as throttled",
             vec![cancelled(&[("None", None), ("ThrottlingError", None)])],
             Unavailable,
             false,
@@ -438,7 +439,7 @@ async fn transactions_hold_nearly_four_megabytes() {
     table.store.transactions().unwrap().check(&key(), &writes).unwrap();
     assert_eq!(written(commit(&table.store, &complete(), &writes).await), WriteOutcome::Applied);
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed_as_sent()));
-    // With the response, the transaction is over the limit, so the store sends nothing.
+    // A response of 120,000 bytes puts the transaction over the limit, so the store sends nothing.
     let response = Outcome::Retained(StoredResponse {
         deflated: false,
         length: 120_000,
@@ -491,7 +492,7 @@ async fn oversized_records_are_unstorable_in_transactions() {
     let transactions = table.store.transactions().unwrap();
     let omitted = transactions.commit(&key(), &complete(Outcome::Omitted), &one(), "another").await;
     assert_eq!((written(omitted), table.effects().await), (WriteOutcome::Applied, 1));
-    // DynamoDB cancels the transaction because of the record's write, and gives its own error about the size.
+    // DynamoDB's own answer: it cancels the transaction, and gives the size as the reason for the record's write.
     let reason =
         r#"{"Code":"ValidationError","Message":"Item size to update has exceeded the maximum allowed size"}"#;
     let body = format!(
@@ -534,10 +535,10 @@ async fn large_responses_are_chunked_in_transactions() {
     }
 }
 
-/// Injects each fault into one request, or into four in a row, starting at each of the first four requests. With one of
-/// the faults, the request is applied and its answer is lost. With the others, the request isn't applied. Each case
-/// runs with and without a claim, and the SDK retries. In the end there's one effect, and a run succeeds only if the
-/// effect was applied.
+/// Injects each fault into one request, or into four in a row, starting at each of the first four requests. With
+/// `ForwardThenClose`, the request is applied and its answer is lost. With the other faults, the request isn't applied.
+/// Each case runs with and without a claim, and the SDK retries. In the end there's one effect, and a run succeeds only
+/// if the effect was applied.
 #[tokio::test]
 async fn network_failures_leave_one_effect() {
     let faults =
@@ -563,7 +564,7 @@ async fn network_failures_leave_one_effect() {
                     assert_eq!(table.effects().await, 1, "{what}");
                 } else {
                     healed.store(true, Ordering::SeqCst);
-                    // At this time, the lease has expired.
+                    // With the clock 120 s ahead, the lease has expired.
                     clock.set(120);
                     assert!(run(&idempotency, 3).await.is_ok(), "{what}");
                 }

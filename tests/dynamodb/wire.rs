@@ -170,7 +170,8 @@ pub(crate) async fn forward(upstream: Option<SocketAddr>, request: &[u8]) -> io:
     Ok(answer.map(|(_, answer)| answer).unwrap_or_default())
 }
 
-/// Reads one HTTP message with a `Content-Length`, and returns its head and all its bytes.
+/// Reads one HTTP message with a `Content-Length`. Returns its head, and the whole message including the head. Returns
+/// `None` if the connection ends first.
 pub(crate) async fn read_message(stream: &mut TcpStream) -> io::Result<Option<(String, Vec<u8>)>> {
     let mut message = Vec::new();
     let mut buffer = vec![0; 64 * 1024];

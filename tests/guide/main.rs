@@ -1,4 +1,4 @@
-//! Checks that the tests, crash points and pages that the documentation names exist, and that the guide names every
+//! Checks that the documentation names only tests, crash points and pages that exist, and that the guide names every
 //! crash point.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
@@ -12,7 +12,7 @@ use std::fs;
 
 use testkit::source::{read_under, root};
 
-/// The text of every file with tests.
+/// Returns the Rust sources that have the tests named by the documentation.
 fn sources() -> String {
     let folders =
         ["src", "macros", "tests", "examples", "testkit", "rehearsal", "verification", "cli", "functions"];
@@ -42,8 +42,8 @@ fn the_guide_names_existing_items() {
             None => assert!(tests.contains(&format!("fn {name}(")), "no test is named {name}"),
         }
     }
-    // The guide needn't name the points around failures and lease extensions, because `crash-points` doesn't kill
-    // there.
+    // The guide needn't name the points around failures and lease extensions, because the program `crash-points` kills
+    // no process there.
     let all = points.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.split_once("=> \""));
     let all = all
         .filter_map(|(_, name)| name.strip_suffix("\","))

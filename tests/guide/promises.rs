@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, fs};
 
 use testkit::source::root;
 
-/// The pages with promises, and the sections to check. An empty list means every section. The sections that aren't
-/// listed explain how to run, deploy and monitor a function, and what was measured.
+/// The pages with promises, each with its sections to check. An empty list means every section of the page. The
+/// sections left out of a list explain how to run, deploy and monitor a function, or what was measured.
 const PAGES: [(&str, &[&str]); 5] = [
     ("src/guide/idempotency_specification.md", &[]),
     ("README.md", &["lambda-idempotency", "Use it", "The promise and its limits"]),
@@ -67,7 +67,7 @@ fn is_rule(line: &str) -> bool {
     line.starts_with('|') && line.chars().all(|sign| "|- ".contains(sign))
 }
 
-/// Splits a paragraph at the spaces between sentences.
+/// Ends a paragraph: moves its sentences to `all`, and leaves the paragraph empty.
 fn end(paragraph: &mut String, section: &str, all: &mut Vec<Said>) {
     let words: Vec<&str> = paragraph.split_whitespace().collect();
     let mut sentence = String::new();
@@ -91,7 +91,7 @@ fn shown(page: &str, section: &str) -> Vec<(String, String)> {
     let mut lines = of_section.lines().filter(|line| !line.is_empty());
     let mut shown = Vec::new();
     while let Some(quote) = lines.next() {
-        let quote = quote.strip_prefix("> ").unwrap_or_else(|| panic!("a quote was expected: {quote}"));
+        let quote = quote.strip_prefix("> ").unwrap_or_else(|| panic!("this line must be a quote: {quote}"));
         shown.push((quote.to_owned(), lines.next().unwrap().to_owned()));
     }
     shown
@@ -125,7 +125,7 @@ fn every_promise_names_its_tests() {
             if named.is_empty() {
                 wrong.insert(format!("docs/promises.md: no test covers this: {quote}"));
             }
-            // A macro generates the tests of the draft's clauses from a list of names, so these names have no `fn`.
+            // A macro defines the tests of the IETF draft's clauses from a list, which has no `fn` before the names.
             let is_there = |test: &&str| {
                 tests.contains(&format!("fn {test}(")) || tests.contains(&format!("    {test}: \"D"))
             };

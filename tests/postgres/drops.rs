@@ -45,7 +45,7 @@ async fn put_large(store: &PostgresStore, name: &str, byte: u8) -> (StoredKey, R
     (key, record)
 }
 
-/// After a drop, every call still gets its own answer, and the pool loses no connection slot.
+/// After a call is dropped, every later call gets its own answer, and the pool has lost no connection slot.
 #[tokio::test]
 async fn dropped_calls_leave_the_pool_usable() {
     let server = server!();
@@ -65,12 +65,12 @@ async fn dropped_calls_leave_the_pool_usable() {
         dropped += u32::from(!answered);
         let (known, expected) = &large[round % 2];
         assert_eq!(store.read(known).await.unwrap().as_ref(), Some(expected), "round {round}");
-        // The dropped claim was either applied or not, so the key has that claim's record or none.
+        // A dropped claim may have been applied or not, so the key has the claim's record or none.
         let there = store.read(&key).await.unwrap();
         assert!(there.is_none() || there == Some(lock.into()), "round {round}: {there:?}");
     }
     assert!(dropped > 30, "only {dropped} calls were dropped");
-    // Two concurrent calls get a connection each, and wait there for the operator's lock.
+    // The pool still has both slots: each of two concurrent calls gets a connection, and waits for the operator's lock.
     let operator = server.client().await;
     operator.batch_execute(&format!("BEGIN; LOCK TABLE {}", store.table())).await.unwrap();
     let calls = async { tokio::join!(store.read(&large[0].0), store.read(&large[1].0)) };
@@ -99,7 +99,7 @@ async fn wait_for_locked(client: &Client, table: &str, count: i64) {
 /// If a call is dropped while its statement waits for another transaction, the next call doesn't wait for the
 /// dropped call's statement.
 #[tokio::test]
-async fn calls_dropped_while_waiting_free_their_connection() {
+async fn dropped_waiting_calls_free_their_connection() {
     let server = server!();
     let store = patient(&server.url(), 1).table(fresh_table()).build().unwrap();
     store.create_table().await.unwrap();
@@ -114,7 +114,7 @@ async fn calls_dropped_while_waiting_free_their_connection() {
         make(&store, &key(&format!("other {:?}", began.elapsed())), &Write::Claim(super::fixtures::lock()))
             .await;
     }
-    // A call that waits for the dropped statement would wait until its lock timeout.
+    // A call that waited for the dropped statement would wait until that statement's lock timeout.
     assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
     operator.batch_execute("ROLLBACK").await.unwrap();
     // The dropped statements may have been applied by now.
@@ -143,6 +143,7 @@ async fn dropped_calls_close_their_silent_connection() {
         let builder = patient(&server.url_at(wire.port()), 1);
         let store = builder.table(&table).check_after(check_after).build().unwrap();
         let (key, lock) = (key(stage), lock());
+        // Resets the count of requests.
         wire.requests();
         make(&store, &key, &Write::Claim(lock.clone())).await;
         let of_a_new_connection = wire.requests();
@@ -158,7 +159,7 @@ async fn dropped_calls_close_their_silent_connection() {
         let connections = wire.connections();
         make(&store, &key, &settle).await;
         assert_eq!(wire.connections(), connections + 1, "{stage}");
-        // If the silent connection were in the pool, the store would check it first.
+        // If the silent connection were still in the pool, the store would send a request there first.
         assert_eq!(wire.requests(), of_a_new_connection, "{stage}");
     }
 }
@@ -182,7 +183,7 @@ async fn dropped_connection_attempts_free_their_slot() {
 }
 
 /// With the store's default timeouts, a call ends after 1.5 s if it gets no connection, and after 1 s if its statement
-/// gets no answer. The protocol can use the rest of the invocation's time.
+/// gets no answer. So the rest of the invocation's time is left to the protocol.
 #[tokio::test]
 async fn calls_end_within_their_timeouts() {
     let server = server!();

@@ -55,8 +55,8 @@ async fn found(store: &PostgresStore, name: &str) -> Option<Record> {
     panic!("the server is still unavailable");
 }
 
-/// Completes the claim, and retries while the server is unavailable. A call may use a connection that the crash has
-/// cut.
+/// Completes the claim, and retries while the server is unavailable. A call may also report the server as unavailable
+/// because it used a connection that the crash has cut.
 async fn settle(store: &PostgresStore, key: &StoredKey, lock: &Lock) {
     let completion = completion(lock);
     for _ in 0..600 {
@@ -141,7 +141,7 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _unmounted = Command::new("umount").arg("-l").arg(&self.0).output();
-        // A server that is still running may have written more files.
+        // If the server is still running, it may have written files to the folder after the unmount.
         let _removed = fs::remove_dir_all(&self.0);
     }
 }

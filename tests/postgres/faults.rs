@@ -15,14 +15,14 @@ use super::{
     wire::Wire,
 };
 
-/// The statement timeout: short enough for a fast test, and longer than a busy machine pauses a process.
+/// The statement timeout. It's short, since some tests wait for it, but longer than a busy machine pauses a process.
 const STATEMENT: Duration = Duration::from_secs(8);
 
 fn impatient(builder: StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore> {
     patient(builder).statement_timeout(STATEMENT).lock_timeout(Duration::from_millis(300))
 }
 
-/// Waits until another transaction blocks a statement on `table`, and returns the session of that statement.
+/// Waits until another transaction blocks a statement on `table`. Returns the process id of the blocked session.
 async fn waiting(client: &Client, table: &str) -> i32 {
     let sql =
         format!("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{table}%'");
@@ -35,7 +35,8 @@ async fn waiting(client: &Client, table: &str) -> i32 {
     panic!("no statement is waiting for a lock");
 }
 
-/// Creates a store behind a wire. The store's only connection has sent a claim and a read.
+/// Creates a store that connects through a wire. The store has one connection, which has answered a claim and a read,
+/// so it needs no check.
 async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore) {
     let wire = Wire::to(server.port()).await;
     let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
@@ -71,7 +72,7 @@ async fn lost_statements_are_ambiguous_and_unapplied() {
 }
 
 #[tokio::test]
-async fn lost_answers_are_ambiguous_and_applied() {
+async fn applied_writes_without_answers_are_ambiguous() {
     let (wire, store) = behind_a_wire(server!()).await;
     for (fault, says) in [(Fault::LoseAnswer, "lost"), (Fault::SilenceAfter, "in time")] {
         let (key, lock) = (key(&format!("{fault:?}")), lock());
@@ -87,7 +88,7 @@ async fn lost_answers_are_ambiguous_and_applied() {
 }
 
 #[tokio::test]
-async fn lost_reads_are_retried_or_definite_errors() {
+async fn lost_reads_are_retried_or_fail_unambiguously() {
     let (wire, store) = behind_a_wire(server!()).await;
     for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
         wire.fail_next(fault);
@@ -101,7 +102,8 @@ async fn lost_reads_are_retried_or_definite_errors() {
     assert!(began.elapsed() < 2 * STATEMENT, "{:?}", began.elapsed());
 }
 
-/// After a freeze, a pooled connection may be dead. The store checks it before it sends a write.
+/// After a freeze, a pooled connection may be dead. The store checks the connection before it sends a write, so each
+/// fault hits the check.
 #[tokio::test]
 async fn connections_that_died_idle_are_replaced() {
     let server = server!();
@@ -117,12 +119,13 @@ async fn connections_that_died_idle_are_replaced() {
         assert!(wire.has_failed());
         assert_eq!(wire.connections(), before + 1, "{fault:?}");
     }
-    // A connection that is known to be closed needs no check.
+    // The store replaces a closed connection too.
     wire.cut_all();
     make(&store, &key("closed"), &Write::Claim(lock())).await;
 }
 
-/// After the server restarts, all open connections are closed. A call doesn't try them one by one.
+/// A server that restarts closes all connections. Once a call finds one closed, it opens a new connection instead of
+/// trying the other old ones.
 #[tokio::test]
 async fn closed_connections_are_dropped_together() {
     let server = server!();
@@ -132,8 +135,8 @@ async fn closed_connections_are_dropped_together() {
     store.create_table().await.unwrap();
     let warm = key("warm");
     store.read(&warm).await.unwrap();
-    // Both claims open a new connection and wait for the operator's lock. So the read's connection returns to the pool
-    // first, and the pool lends it first.
+    // Each claim opens a new connection and waits there for the operator's lock. So the read's connection returns to
+    // the pool before the other two, and the pool lends it first.
     let operator = server.client().await;
     operator.batch_execute(&format!("BEGIN; LOCK TABLE {} IN SHARE MODE", store.table())).await.unwrap();
     let read = async {
@@ -160,7 +163,7 @@ async fn recently_used_connections_are_not_checked() {
 
 /// The server ends the session before the statement, or while the statement waits for a row.
 #[tokio::test]
-async fn calls_survive_or_report_terminated_sessions() {
+async fn terminated_sessions_are_replaced_or_reported() {
     let server = server!();
     let store = server.store(|builder| builder.connections(1)).await;
     let (key, operator, other) = (key("terminated"), server.client().await, server.client().await);
@@ -171,10 +174,10 @@ async fn calls_survive_or_report_terminated_sessions() {
         "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity \
          WHERE query LIKE '%{table}%' AND pid <> pg_backend_pid()"
     );
-    // When this returns, the session has ended. The sleep gives the store's connection time to notice that.
+    // `pg_terminate_backend` waits until the session has ended. The sleep gives the store's connection time to notice.
     operator.batch_execute(&terminate).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(store.read(&key).await.unwrap().is_some(), "a terminated session is replaced");
+    assert!(store.read(&key).await.unwrap().is_some(), "the record must survive the session");
 
     let locked = format!("BEGIN; SELECT 1 FROM {table} FOR UPDATE");
     operator.batch_execute(&locked).await.unwrap();
@@ -191,7 +194,7 @@ async fn calls_survive_or_report_terminated_sessions() {
 }
 
 #[tokio::test]
-async fn locked_records_are_definite_conflicts() {
+async fn settlements_of_locked_records_are_definite_conflicts() {
     let server = server!();
     let store = server.store(impatient).await;
     let (key, operator, lock) = (key("locked"), server.client().await, lock());
@@ -208,7 +211,7 @@ async fn locked_records_are_definite_conflicts() {
     make(&store, &key, &completion(&lock)).await;
 }
 
-/// The session's default isolation level is serialisable, so the server fails a write that waited for a concurrent
+/// The session's default isolation level is serialisable, so the server rejects a write that waited for a concurrent
 /// update. At PostgreSQL's usual level, the server would evaluate the write's condition again.
 #[tokio::test]
 async fn serialisation_failures_are_conflicts() {
@@ -269,8 +272,8 @@ async fn standbys_are_neither_written_nor_trusted() {
     assert_eq!(store.check_table().await.unwrap(), [TableProblem::Standby]);
 }
 
-/// Failures that are hard to provoke, such as a full disk, no memory or a broken disk. A trigger raises them with the
-/// server's own codes. The store's error doesn't show their details.
+/// Failures such as a full disk, no memory or a broken disk are hard to provoke, so a trigger raises them with the
+/// server's codes. The store's error shows the code, but not the server's detail.
 #[tokio::test]
 async fn server_errors_map_to_their_kinds() {
     let server = server!();

@@ -13,7 +13,7 @@ use lambda_idempotency::{
 
 pub(super) use testkit::postgres::{Server, fresh_table, patient};
 
-/// Evaluates to the shared server. If there's none, returns from the test, which is then skipped.
+/// Evaluates to the shared server. If PostgreSQL isn't installed, skips the test by returning from it.
 macro_rules! server {
     () => {
         match $crate::fixtures::Server::shared() {

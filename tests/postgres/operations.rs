@@ -46,7 +46,7 @@ impl Shop {
         Self::over(server, server.port()).await
     }
 
-    /// Connects to the server, or to a proxy in front of it.
+    /// Creates the tables, and connects the store to `port`: the server's own port, or a proxy's.
     async fn over(server: &'static Server, port: u16) -> Self {
         let table = fresh_table();
         let builder = patient(PostgresStore::builder(server.url_at(port))).table(&table);
@@ -136,7 +136,7 @@ async fn transactions_stay_atomic_without_enforcement() {
         let failed = operation.run_in(&shop.store, &mut client, &key, "12", failing);
         assert!(matches!(failed.await, Err(RunError::Handler(_))));
         assert_eq!(shop.placed().await, 2, "{mode:?}");
-        // PostgreSQL rolls a failed transaction back on COMMIT.
+        // This handler ignores a failed statement. On COMMIT, PostgreSQL would roll back without an error.
         let hiding = async |transaction: &Transaction<'_>| {
             shop.insert(transaction).await?;
             let failed = transaction.batch_execute("SELECT 1 / 0").await;
@@ -153,8 +153,8 @@ async fn transactions_stay_atomic_without_enforcement() {
         };
         let expected = if mode == Mode::Off { (0, 0) } else { (2, 2) };
         let mut placed = 2;
-        // In shadow mode, the library gives up on a request that takes longer than 100 ms, and tries again at the next
-        // delivery.
+        // In shadow mode, a delivery waits at most 100 ms for the store. If that's too short on a busy machine, the
+        // record is missing, and the next delivery tries again.
         for _ in 0..20 {
             // Two concurrent deliveries call `begin_in`.
             let (one, two) = (client.transaction().await.unwrap(), other.transaction().await.unwrap());
@@ -245,8 +245,8 @@ async fn late_work_is_still_committed() {
     assert_eq!(shop.placed().await, 1);
 }
 
-/// The inner operation is refused, and the handler of the at-most-once operation around it returns that refusal. The
-/// library then releases the outer key.
+/// The handler of an at-most-once operation runs an inner operation. The inner operation is refused, and the handler
+/// returns that refusal. The library then releases the outer key.
 #[tokio::test]
 async fn inner_refusals_release_at_most_once_keys() {
     let server = server!();
@@ -266,8 +266,8 @@ async fn inner_refusals_release_at_most_once_keys() {
     drop(held);
 }
 
-/// PostgreSQL lets a transaction take the same lock twice, so the key's lock alone doesn't stop the inner operation.
-/// Without a transaction, the inner operation would claim the key.
+/// The key's lock alone wouldn't refuse an operation inside itself: PostgreSQL lets a transaction take its own lock
+/// again, and an inner operation without a transaction takes no lock.
 #[tokio::test]
 async fn operation_inside_itself_is_refused() {
     let server = server!();
@@ -316,8 +316,8 @@ async fn concurrent_deliveries_have_one_effect() {
     }
 }
 
-/// Two functions with their own tables in one database don't block each other, even if their keys are equal. A table's
-/// name means the same table with its schema and without it.
+/// Two functions with their own tables in one database don't block each other, even if their keys are equal. But two
+/// stores share the lock of a key if one names the table with its schema, and the other without it.
 #[tokio::test]
 async fn tables_do_not_block_each_others_keys() {
     let server = server!();
@@ -335,7 +335,7 @@ async fn tables_do_not_block_each_others_keys() {
     assert_eq!(same.look(&stored).await.unwrap_err().kind(), StoreErrorKind::Conflict);
 }
 
-/// The answer to the commit is lost. The record shows whether the commit was applied.
+/// The commit or its answer is lost. The record shows whether the commit was applied.
 #[tokio::test]
 async fn lost_commit_answers_are_resolved() {
     let server = server!();
@@ -343,7 +343,7 @@ async fn lost_commit_answers_are_resolved() {
         [(Fault::LoseAnswer, true), (Fault::LoseRequest, false), (Fault::SilenceAfter, true)]
     {
         let wire = Wire::to(server.port()).await;
-        // The operation's own connection fails. The store's connection doesn't.
+        // Only the operation's transaction goes through the wire. The store's own connections don't.
         let shop = Shop::new(server).await;
         let (mut client, connection) =
             lambda_idempotency::store::postgres::tokio_postgres::connect(&server.url_at(wire.port()), NoTls)
@@ -355,7 +355,7 @@ async fn lost_commit_answers_are_resolved() {
         let requests = wire.requests();
         assert!(before > 0 && requests > 2, "{before}, {requests}");
 
-        // A run's last request is its commit.
+        // The commit is a run's last request, so the fault waits until the run has sent all the others.
         let counting = async {
             while wire.requests_so_far() < requests - 1 {
                 tokio::task::yield_now().await;
@@ -380,7 +380,7 @@ async fn lost_commit_answers_are_resolved() {
     }
 }
 
-/// A live claim blocks the key, and a stale one is taken over.
+/// `begin` claims the key, and `run_in` doesn't. A live claim blocks `run_in`, and a stale claim is taken over.
 #[tokio::test]
 async fn deliveries_with_and_without_claims_share_keys() {
     let server = server!();
@@ -399,7 +399,7 @@ async fn deliveries_with_and_without_claims_share_keys() {
         server,
     };
     assert_eq!(kind(later.place(&mut client, "a", "12").await), ErrorKind::InProgress);
-    // At this time, the lease has expired.
+    // Two minutes later, the lease has expired.
     clock.set(120);
     assert_eq!(later.place(&mut client, "a", "12").await.unwrap(), "placed a");
     let lambda_idempotency::Begun::Claimed(claim) = begun else { panic!("the key has an outcome") };

@@ -28,9 +28,9 @@ const CLAIMS: usize = 300;
 /// The statement timeout. It's this long because a busy machine may pause a process for almost as long.
 const STATEMENT: Duration = Duration::from_secs(8);
 
-/// Makes the claims of one of the two processes that the next test starts.
+/// Makes the claims of one process. `pooled_processes_write_only_their_own_tables` starts two such processes.
 #[tokio::test]
-#[ignore = "the next test runs this one in two processes at once"]
+#[ignore = "another test runs this one in two processes at once"]
 async fn claims_in_its_own_process() {
     let (Ok(url), Ok(begins)) = (env::var(URL), env::var(BEGINS)) else { return };
     let store = patient(PostgresStore::builder(url)).build().unwrap();
@@ -57,8 +57,8 @@ async fn rows(server: &Server, table: &str) -> i64 {
     server.client().await.query_one(&count, &[]).await.unwrap().get(0)
 }
 
-/// Two functions share the pooler's sessions, and each has its own table. Both processes would name their prepared
-/// statements s0, s1, …, so each could run the other's statements.
+/// Two processes share the pooler's sessions, and each has its own table. If they prepared statements, both would name
+/// them s0, s1, …, so each could run the other's statements.
 #[tokio::test]
 async fn pooled_processes_write_only_their_own_tables() {
     let server = server!();
@@ -108,15 +108,15 @@ async fn prepared_statements_behind_a_pooler_are_refused() {
     make(&direct, &key("direct"), &Write::Claim(lock())).await;
 }
 
-/// Creates a role with the timeouts, as `?timeouts=role` needs it. The statements form one transaction. Several tests
-/// run it, and PostgreSQL rejects two concurrent changes of a role, so the transaction first waits for a lock.
+/// Creates the role `limited`, with the timeouts that `?timeouts=role` needs. Several tests run these statements, and
+/// PostgreSQL rejects concurrent changes of a role. So the statements form one transaction, which first takes a lock.
 const LIMITED: &str = "SELECT pg_advisory_xact_lock(1); \
     DO $$ BEGIN CREATE ROLE limited SUPERUSER LOGIN PASSWORD 'correct-horse'; \
     EXCEPTION WHEN duplicate_object OR unique_violation THEN END $$; \
     ALTER ROLE limited SET statement_timeout = '6s'; ALTER ROLE limited SET lock_timeout = '250ms'";
 
-/// A URL for direct connections points to a pooler. The error names the parameter to add, whether the pooler
-/// refuses startup options or drops them.
+/// The sessions lack the limits, because the pooler refuses or drops startup options, or because the role has no
+/// limits. The error names the parameter to add.
 #[tokio::test]
 async fn missing_limits_are_refused_with_a_fix() {
     let server = server!();
@@ -145,7 +145,8 @@ async fn missing_limits_are_refused_with_a_fix() {
     }
 }
 
-/// Another client's transaction may run next in the session. That transaction must get the session's own timeouts.
+/// After the store's transaction, another client's transaction may run in the same session. It must get the session's
+/// own timeouts.
 #[tokio::test]
 async fn limits_do_not_leak_into_pooled_sessions() {
     let server = server!();
@@ -159,6 +160,7 @@ async fn limits_do_not_leak_into_pooled_sessions() {
         .0
         .simple_query("SELECT current_setting('statement_timeout') || current_setting('lock_timeout')");
     let shown = shown.await.unwrap();
+    // Both timeouts are 0, which means no limit.
     let is_none = |message: &SimpleQueryMessage| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("00"));
     assert!(shown.iter().any(is_none), "{shown:?}");
 }
@@ -184,7 +186,8 @@ async fn abandoned_pooled_claims_are_not_applied() {
     }
 }
 
-/// All of the pooler's sessions are busy, so it queues the claim. It drops the claim when the sender disconnects.
+/// All of the pooler's sessions are busy, so the pooler queues the claim. When the store gives up and disconnects, the
+/// pooler drops the claim.
 #[tokio::test]
 async fn abandoned_queued_claims_are_not_applied() {
     let server = server!();
@@ -204,6 +207,6 @@ async fn abandoned_queued_claims_are_not_applied() {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(store.read(&late).await.unwrap(), None, "{timeouts}");
     };
-    // Each user has its own session.
+    // Each user has its own session in the pooler, so neither case waits for the other.
     tokio::join!(abandoned("test", "transaction"), abandoned("limited", "role"));
 }

@@ -70,8 +70,8 @@ async fn completions_do_not_wait_for_the_pool() {
     assert_eq!((effects.load(Ordering::SeqCst), completed), (HANDLERS, i64::from(HANDLERS)));
 }
 
-/// The user's code holds the pool's only connection for longer than the store waits, so the store opens its own
-/// connection.
+/// The user's code holds the pool's only connection. The store doesn't wait for that connection, since it opens its
+/// own.
 #[tokio::test]
 async fn records_are_written_despite_exhausted_pool() {
     let server = server!();

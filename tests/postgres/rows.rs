@@ -19,7 +19,7 @@ impl Random {
     }
 }
 
-/// Applies every kind of write in random order. Each write expects the version that was read, or one that differs in
+/// Applies random writes of every kind. The version that a write expects is the current record's, or differs from it in
 /// one field. The answers must match the memory store's.
 #[tokio::test]
 async fn random_writes_match_the_memory_store() {
@@ -172,7 +172,7 @@ async fn corrupt_rows_name_the_invalid_column() {
 }
 
 #[tokio::test]
-async fn unreadable_formats_say_what_was_found() {
+async fn errors_describe_the_unreadable_format() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (operator, table) = (server.client().await, store.table());
@@ -227,7 +227,7 @@ async fn a_response_of_one_gibibyte_is_unstorable() {
     let store = server.store(|builder| builder).await;
     let (key, lock) = (key("huge"), lock());
     make(&store, &key, &Write::Claim(lock.clone())).await;
-    // Untouched pages use no memory.
+    // These zeros use no memory, since the system provides a page of memory only once it's written to.
     let kept = vec![0; 1 << 30];
     let response = StoredResponse {
         deflated: false,
@@ -276,7 +276,7 @@ async fn scans_return_all_records_in_key_order() {
     assert_eq!(unreadable, ["f/o#0700"]);
 }
 
-/// A scan leaves the responses out, so the server doesn't load them.
+/// A scan doesn't load the responses, but reports a record whose response is missing.
 #[tokio::test]
 async fn a_scan_leaves_responses_unread() {
     let server = server!();
@@ -303,7 +303,7 @@ async fn a_scan_leaves_responses_unread() {
     }
 }
 
-/// A response of 6 MB, which is Lambda's limit, takes one statement to write and one to read.
+/// A response of 6 MB, which is Lambda's limit, fits into the record's row.
 #[tokio::test]
 async fn large_responses_round_trip() {
     let server = server!();

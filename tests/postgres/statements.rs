@@ -1,4 +1,4 @@
-//! The number of statements and round trips of each call.
+//! The number of statements and round trips of each call, and what a call leaves in the table and in the session.
 
 use lambda_idempotency::store::{Store as _, StoreBuilder, Write, WriteOutcome, postgres::PostgresStore};
 
@@ -7,6 +7,7 @@ use super::{
     wire::Wire,
 };
 
+/// Counts the statements and round trips of a first run, a duplicate and a read.
 async fn counted(server: &Server, configure: fn(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>) {
     let wire = Wire::to(server.port()).await;
     let builder = patient(PostgresStore::builder(server.url_at(wire.port()))).table(fresh_table());
@@ -23,7 +24,7 @@ async fn counted(server: &Server, configure: fn(StoreBuilder<PostgresStore>) -> 
         let written = store.apply(&key(name), &Write::Claim(lock())).await.unwrap();
         assert!(matches!(written, WriteOutcome::Refused(Some(_))));
     };
-    // The server counts the statements it executes. The wire counts the round trips.
+    // The server counts all statements that it executes. The wire counts the round trips since the last check.
     let statements = async || {
         let table = store.table();
         let count = format!(
@@ -73,7 +74,7 @@ async fn a_duplicate_writes_nothing() {
     assert_eq!(operator.query_one(&dead, &[]).await.unwrap().get::<_, i64>(0), 2);
 }
 
-/// The store restores `lock_timeout` in a user's session, also within a transaction.
+/// In a user's transaction, the store sets `lock_timeout` for its own statement, and then restores the user's value.
 #[tokio::test]
 async fn the_session_keeps_its_own_lock_timeout() {
     let server = server!();

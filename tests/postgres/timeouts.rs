@@ -106,7 +106,7 @@ async fn slow_preparations_send_no_claim() {
     assert_eq!((wire.requests(), wire.connections()), (1, 1), "the claim is already prepared");
 }
 
-/// The network delays a claim until after its sender got an error, so a timeout at the server doesn't help.
+/// The network delivers a claim after its sender has got an error. A timeout at the server can't prevent that.
 #[tokio::test]
 async fn late_claims_never_replace_an_outcome() {
     let (wire, store, direct) = behind_a_wire(server!()).await;
@@ -122,8 +122,8 @@ async fn late_claims_never_replace_an_outcome() {
     assert_eq!(direct.read(&key).await.unwrap(), before);
 }
 
-/// No other delivery claims the key before a late claim arrives. The late claim blocks the key until its lease expires.
-/// The next delivery runs after that.
+/// A late claim arrives before any other delivery claims the key. The late claim blocks the key until its lease
+/// expires. After that, the next delivery runs.
 #[tokio::test]
 async fn late_claims_block_until_their_lease_expires() {
     let (wire, store, direct) = behind_a_wire(server!()).await;

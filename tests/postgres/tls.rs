@@ -9,7 +9,7 @@ use super::fixtures::{Server, key, lock, make, patient, server};
 
 const RSA: [&str; 2] = ["-newkey", "rsa:2048"];
 
-/// Creates a self-signed certificate for `localhost` and its key, with these `openssl` options.
+/// Creates a private key and a self-signed certificate for `localhost`, with these `openssl` options.
 fn certificate(folder: &std::path::Path, options: &[&str]) -> Option<()> {
     let made = Command::new("openssl")
         .args(["req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
@@ -23,7 +23,7 @@ fn certificate(folder: &std::path::Path, options: &[&str]) -> Option<()> {
     match made {
         Ok(made) if made.status.success() => Some(()),
         _ => {
-            skip("this test needs openssl, which is missing; apt-get install openssl");
+            skip("this test needs openssl, which is missing or failed; apt-get install openssl");
             None
         }
     }
@@ -55,7 +55,7 @@ async fn certificates_are_verified_by_the_given_root() {
     let count: i64 = server.client().await.query_one(sessions, &[]).await.unwrap().get(0);
     assert_eq!(count, 2);
 
-    // The system doesn't trust the certificate. If a server offers TLS, no mode falls back to plaintext.
+    // The system doesn't trust the certificate. Both modes refuse it, and don't fall back to plaintext.
     for mode in ["require", "prefer"] {
         let error = builder(mode).build().unwrap().read(&key("tls")).await.unwrap_err();
         assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false), "{error:?}");
@@ -70,8 +70,8 @@ async fn certificates_are_verified_by_the_given_root() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Hosted PostgreSQL's URLs ask for channel binding: the client binds its login to the server's certificate. The server
-/// rejects a binding to any certificate but its own.
+/// The URLs of hosted PostgreSQL ask for channel binding: the client binds its login to the server's certificate. The
+/// server rejects a binding to any certificate but its own. No binding is defined for an Ed25519 certificate.
 #[tokio::test]
 async fn channel_binding_is_used_where_required() {
     let p384 = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-sha384"];

@@ -67,8 +67,8 @@ async fn keys_are_busy_until_transactions_end() {
         duplicate.rollback().await.unwrap();
         // If the duplicate waited for the lock, it would wait for a minute.
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-        // An ordinary claim waits briefly for a row that isn't committed yet. If the row was there before, the claim
-        // reads the row's committed version.
+        // A claim outside any transaction waits for an uncommitted new row, and then fails with a conflict. If the key
+        // has a committed row, the claim is refused with that row's record.
         let claim = store.apply(&key, &Write::Claim(lock())).await;
         match before {
             None => assert_eq!(claim.unwrap_err().kind(), StoreErrorKind::Conflict),
@@ -134,8 +134,8 @@ async fn conflict_on_old_snapshot_aborts_the_transaction() {
     assert!(error.to_string().contains("roll the transaction back"), "{error}");
 }
 
-/// Many transactions run concurrently on the same keys, and some of them roll back. In the end, a key has either one
-/// effect and one record, or neither.
+/// Many transactions run concurrently on the same keys, and some of them roll back. In the end, each key has either
+/// one effect and one record, or neither.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_transactions_have_one_effect() {
     let server = server!();

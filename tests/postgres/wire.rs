@@ -1,4 +1,4 @@
-//! A proxy between the store and the server, which can cause faults of the testing kit.
+//! A proxy between the store and the server. It can cause some of the testing kit's faults.
 
 use std::{
     net::Ipv4Addr,
@@ -24,7 +24,7 @@ pub(super) struct Wire {
     next: Arc<Mutex<Option<Fault>>>,
     /// How long the next request's answer is delayed.
     delay: Arc<Mutex<Option<Duration>>>,
-    /// While this is set, no request passes, and no connection is cut.
+    /// While this is set, no request passes, but the connections stay open.
     silence: Arc<AtomicBool>,
     /// The number of requests. Each piece of data from the client counts as one.
     requests: Arc<Mutex<u32>>,
@@ -76,13 +76,13 @@ impl Wire {
         *self.delay.lock().unwrap() = Some(delay);
     }
 
-    /// Stops all requests, on open connections and on new ones, or lets them pass again. A connection that carried a
-    /// request during the silence stays silent.
+    /// With `true`, stops the requests on all connections, even on new ones. With `false`, lets requests pass again,
+    /// except on a connection on which a request was stopped.
     pub(super) fn be_silent(&self, silent: bool) {
         self.silence.store(silent, Ordering::Relaxed);
     }
 
-    /// Whether the fault has happened.
+    /// Whether a request has met the fault of `fail_next`.
     pub(super) fn has_failed(&self) -> bool {
         self.next.lock().unwrap().is_none()
     }
@@ -102,7 +102,7 @@ impl Wire {
         *self.connections.lock().unwrap()
     }
 
-    /// Sends the server the request that `Fault::Late` delays.
+    /// Passes on the request that `Fault::Late` holds back.
     pub(super) fn deliver(&self) {
         self.late.notify_waiters();
     }

@@ -100,7 +100,8 @@ async fn requests_reach_the_node_with_the_slot() {
     }
     let there: usize = nodes.iter().map(|node| node.run(&["DBSIZE"]).parse::<usize>().unwrap()).sum();
     assert_eq!(found, there);
-    // With two nodes, the error names the URL scheme to use.
+    // A store with a `redis://` URL knows only one node. If the other node has the key, the error names the scheme
+    // to use.
     let error = claim(&patient(&nodes[0].url()), &key_in(&nodes[0], false)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(error.to_string().contains("redis-cluster://"), "{error}");
@@ -124,7 +125,7 @@ async fn moved_slots_are_followed() {
     assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
     assert!(other.calls("asking") >= 3);
-    // Key and slot are on the new node, so the old one answers MOVED once.
+    // Once the slot is on the new node too, the old node answers MOVED. The store then remembers the new node.
     for node in [&other, &one] {
         assert_eq!(node.run(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(&other)]), "OK");
     }

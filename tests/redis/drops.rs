@@ -68,7 +68,7 @@ async fn falling_silent(server: &RedisServer) -> (Wire, std::sync::Arc<AtomicBoo
     let silent = std::sync::Arc::new(AtomicBool::new(false));
     let decide = {
         let silent = std::sync::Arc::clone(&silent);
-        // The wire swallows one command, and its connection stays silent.
+        // The next command is lost and clears the flag. Its connection stays silent.
         move |_, _: &str| if silent.swap(false, Ordering::Relaxed) { Reply::Hang } else { Reply::Forward }
     };
     (Wire::new(Some(server.address()), decide).await, silent)
@@ -99,8 +99,8 @@ async fn interrupted_calls_still_replace_silent_connections() {
     panic!("every call used the silent connection");
 }
 
-/// After a thaw, ten calls find a dead connection. One of them checks it, the others wait for the result, and
-/// all use the new connection. A request on the dead one would take the attempt's 20 s.
+/// After a thaw, ten concurrent calls find a dead connection. One of them checks and replaces the connection, while the
+/// others wait. A request on the dead connection would take 20 s, the attempt timeout.
 #[tokio::test]
 async fn concurrent_calls_share_one_idle_check() {
     let Some(server) = shared() else { return };
@@ -141,7 +141,8 @@ async fn dropped_calls_keep_live_connections() {
         assert_eq!(store.read(&key).await.unwrap(), Some(started()));
         (wire.commands(), wire.connections())
     };
-    // If the check gets no answer within 250 ms, the store replaces the connection.
+    // If a pause of the machine delays the check by over 250 ms, the store replaces the connection, and the test
+    // measures again.
     let (commands, connections) = unpaused(measure, |(_, connections)| *connections == 1).await;
     assert_eq!(commands, ["EVALSHA", "HGETALL", "PING", "HGETALL", "HGETALL"]);
     assert_eq!(connections, 1);
@@ -156,13 +157,13 @@ async fn dropped_connection_attempts_block_no_call() {
     silent.store(true, Ordering::Relaxed);
     let key = fresh_key();
     tokio::select! {
-        answer = claim(&store, &key) => panic!("the connection is silent: {answer:?}"),
+        answer = claim(&store, &key) => panic!("a silent connection answered: {answer:?}"),
         () = until("the wire has the command", || !silent.load(Ordering::Relaxed)) => {}
     }
     claimed(&store, &key).await;
 }
 
-/// With the store's default timeouts, a call takes at most 2 s. The protocol can use the rest of the invocation's time.
+/// With the store's default timeouts, a call takes at most 2 s. That leaves the protocol time to retry.
 #[tokio::test]
 async fn calls_end_within_their_timeout() {
     let Some(server) = shared() else { return };

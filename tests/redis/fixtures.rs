@@ -27,7 +27,7 @@ pub(crate) const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// A time in 2050: Redis may remove a record that has expired.
+/// A time in 2050. It's far in the future, since Redis may remove an expired record.
 pub(crate) const EXPIRES_AT: u64 = 2_524_608_000_000;
 
 pub(crate) fn lock() -> Lock {
@@ -106,7 +106,7 @@ pub(crate) fn extend(lease_until: u64) -> Write {
     Write::Extend { owner, generation, lease_until: ms(lease_until), expires_at }
 }
 
-/// One write of each kind that applies to [`started`].
+/// Writes of every kind that applies to [`started`]. Some kinds have several writes.
 pub(crate) fn writes_on_started() -> Vec<Write> {
     let seen = Revision::of(&started());
     let mut writes = vec![
@@ -169,7 +169,7 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     panic!("not reached in time: {what}");
 }
 
-/// Waits until the server has this many clients. It may notice late that a client has closed its connection.
+/// Waits until the server has this many clients. The server may notice late that a client has disconnected.
 pub(crate) async fn until_clients(server: &RedisServer, count: usize) {
     until(&format!("{count} clients"), || {
         server.run(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() == count

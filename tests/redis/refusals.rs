@@ -10,6 +10,7 @@ use super::fixtures::{
 };
 use testkit::redis::{RedisServer, shared};
 
+/// Checks that the server rejects a claim with a definite error of this kind, whose message contains `says`.
 async fn refused(server: &RedisServer, kind: StoreErrorKind, says: &str) {
     let (store, key) = (patient(&server.url()), fresh_key());
     let error = claim(&store, &key).await.unwrap_err();
@@ -35,7 +36,7 @@ async fn full_memory_refuses_claims_not_settlements() {
         assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied, "{write:?}");
         assert_eq!(store.read(&key).await.unwrap(), write.apply_to(Some(&started())), "{write:?}");
     }
-    // The server doesn't store the script either, so it rejects the script's source with the same error.
+    // The server forgets the script, so the store has to send the script's source. The error must be the same.
     server.run(&["SCRIPT", "FLUSH"]);
     refused(&server, StoreErrorKind::Unavailable, "no memory left").await;
     server.run(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -63,7 +64,7 @@ async fn replicas_reject_writes_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn too_few_replicas_change_nothing() {
+async fn server_with_too_few_replicas_rejects_writes() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     claimed(&store, &key).await;
@@ -83,7 +84,7 @@ async fn servers_that_cannot_save_are_reported() {
     let Some(server) = RedisServer::start(&[]) else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     server.run(&["CONFIG", "SET", "save", "3600 1"]);
-    // The server's folder is gone.
+    // The server can't save into its folder any more, since the folder has another name now.
     let gone = server.folder().with_extension("gone");
     std::fs::rename(server.folder(), &gone).unwrap();
     server.run(&["BGSAVE"]);
@@ -97,7 +98,7 @@ async fn servers_that_cannot_save_are_reported() {
     }
     std::fs::rename(gone, server.folder()).unwrap();
     // A server that keeps its folder open can still save.
-    eprintln!("SKIPPED: this server can save into a deleted folder");
+    eprintln!("SKIPPED: this server can save into a renamed folder");
 }
 
 #[tokio::test]
@@ -149,7 +150,7 @@ async fn busy_servers_are_reported() {
 }
 
 #[tokio::test]
-async fn missing_passwords_are_reported_without_secrets() {
+async fn login_errors_are_reported_without_secrets() {
     let Some(server) = RedisServer::start(&["--requirepass", "correct"]) else { return };
     for user in ["", ":secret@", "default:secret@", "nobody:secret@"] {
         let store = patient(&format!("redis://{user}{}", server.address()));
@@ -194,8 +195,8 @@ async fn documented_permissions_are_sufficient_and_necessary() {
         assert_eq!(store.read(&key).await.unwrap(), write.apply_to(Some(&started())));
     }
     for without in needed {
-        // The server forgets the script, so the store has to send its source. Otherwise this loop wouldn't test
-        // `+eval`.
+        // The server forgets the script, so the store has to send the script's source. Otherwise this loop wouldn't
+        // test `+eval`.
         server.run(&["SCRIPT", "FLUSH"]);
         let (store, key) = (user("less", without), fresh_key());
         let mut refusals = Vec::new();
@@ -216,7 +217,8 @@ async fn documented_permissions_are_sufficient_and_necessary() {
     assert_eq!(claim(&store, &fresh_key()).await.unwrap_err().kind(), StoreErrorKind::Rejected);
 }
 
-/// The server rejects an oversized response every time, so the library records the outcome without the response.
+/// The server would reject an oversized response at every retry. `Unstorable` tells the library to record the outcome
+/// without the response instead.
 #[tokio::test]
 async fn oversized_responses_are_unstorable() {
     let Some(server) = RedisServer::start(&["--proto-max-bulk-len", "1mb"]) else { return };
@@ -232,9 +234,10 @@ async fn oversized_responses_are_unstorable() {
         };
         settle(Settlement::Complete(Outcome::Retained(response), ms(EXPIRES_AT)))
     };
-    // Two lengths over this server's limit, twenty times each, and one length over any server's limit. (The last
-    // response takes no memory, since nothing writes to its pages.) The server may close the connection at any point
-    // during the upload. The store must still read the server's reason every time.
+    // Two lengths over this server's limit, twenty times each. The server may close the connection at any point during
+    // the upload, and the store must still read the server's reason every time. The last length is over Redis's default
+    // limit, so the store doesn't even send the response. That response takes no memory, since nothing writes to its
+    // pages.
     for length in [[(1 << 20) + 1; 20], [48 << 20; 20]].concat().into_iter().chain([(512 << 20) + 1]) {
         let error = store.apply(&key, &settled(vec![0; length])).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unstorable, "{length}: {}", chain(&error));
@@ -245,7 +248,7 @@ async fn oversized_responses_are_unstorable() {
 }
 
 #[tokio::test]
-async fn keys_of_other_types_are_corrupt() {
+async fn redis_key_of_wrong_type_is_corrupt() {
     let Some(server) = shared() else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     let redis_key = format!("idempotency:{key}");

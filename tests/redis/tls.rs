@@ -72,7 +72,7 @@ async fn tls_verifies_authority_and_name() {
         assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
         assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
     }
-    // Here, the URL names the authority's file, as a URL in the environment or on the command line does.
+    // The URL can name the file of the authority's certificate instead, for example in an environment variable.
     let file = server.folder().join("ca.pem");
     let url = format!("rediss://127.0.0.1:{port}?sslrootcert={}", file.display());
     let store = patient(RedisStore::builder(url)).build().unwrap();
@@ -100,7 +100,7 @@ async fn tls_verifies_authority_and_name() {
 }
 
 #[tokio::test]
-async fn tls_mismatches_are_reported() {
+async fn tls_on_one_side_only_is_reported() {
     let Some((server, authority)) = secure_server() else { return };
     let error =
         claim(&hasty(&format!("redis://127.0.0.1:{}", server.tls_port())), &fresh_key()).await.unwrap_err();

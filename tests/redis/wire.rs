@@ -11,7 +11,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// How the wire handles one command.
+/// How the proxy handles one command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
     /// The command reaches the server, and the answer reaches the client.
@@ -45,7 +45,7 @@ impl Wire {
         Self::new(upstream, move |nth, _| script[nth.min(script.len() - 1)]).await
     }
 
-    /// Starts a wire. `decide` chooses each reply by the command's number, which starts at 0, and its name.
+    /// Starts a wire. `decide` chooses each reply by the command's name and number. The first command is number 0.
     pub(crate) async fn new(
         upstream: Option<SocketAddr>,
         decide: impl Fn(usize, &str) -> Reply + Send + Sync + 'static,

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{DEARER, Error, ORDER, OTHER, function_of, pay, safe};
 
 #[test]
-fn deliveries_report_runs_requests_and_answers() {
+fn delivery_reports_what_happened() {
     let bench = Bench::new();
     let mut function = safe(&bench);
     let first = bench.deliver(&mut function, &Event::json(ORDER));
@@ -49,13 +49,13 @@ fn wrong_count_lists_the_ledger() {
 
 #[tokio::test]
 async fn bench_works_in_an_asynchronous_test() {
-    deliveries_report_runs_requests_and_answers();
+    delivery_reports_what_happened();
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn bench_works_under_a_paused_clock() {
-    deliveries_report_runs_requests_and_answers();
+    delivery_reports_what_happened();
     tokio::time::sleep(Duration::from_secs(60)).await;
 }
 
@@ -89,7 +89,8 @@ fn unprotected_run_isnt_a_replay() {
     assert!(catch_unwind(|| _ = first.assert_replayed()).is_err());
 }
 
-/// The handler fails after its effect, so the library writes nothing.
+/// An optimistic run makes no claim. If its handler fails, the library doesn't write an outcome either, so only the
+/// effect shows that the handler ran.
 #[test]
 fn failed_run_without_a_claim_is_reported() {
     let bench = Bench::new();
@@ -105,8 +106,8 @@ fn failed_run_without_a_claim_is_reported() {
     bench.deliver(&mut function, &Event::json(ORDER)).assert_replayed();
 }
 
-/// A middleware around the operation writes into the ledger at every delivery. The bench still reports a duplicate as a
-/// replay, even in optimistic mode, where no delivery makes a claim.
+/// At every delivery, the function writes into the ledger before it calls the operation, as a middleware would. The
+/// bench still reports a duplicate as a replay, even in optimistic mode, where no delivery makes a claim.
 #[test]
 fn replays_with_outside_effects_are_still_replays() {
     for is_optimistic in [false, true] {
@@ -139,7 +140,7 @@ fn shadow_mode_duplicates_count_as_runs() {
     }
 }
 
-/// The assertion's message contains "(no handler ran)" only if the store refused the claim.
+/// The store refused the duplicate's claim, so the message of the failed `assert_ran` ends with "(no handler ran)".
 #[test]
 fn refused_claim_shows_that_no_handler_ran() {
     let bench = Bench::new();

@@ -231,7 +231,7 @@ fn late_completions_are_replayed() {
 }
 
 #[test]
-fn store_client_retries_repeat_no_effect() {
+fn retries_by_store_client_repeat_no_effect() {
     for call in [Call::Claim, Call::Complete] {
         for (point, fault) in [
             (Point::After(call), Fault::Retry),

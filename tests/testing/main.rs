@@ -20,18 +20,18 @@ use serde_json::Value;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Calls the gateway with a key that's derived from the operation's key.
+/// Charges at the payment gateway, with a key derived from the operation's key.
 async fn charge_with_key(ledger: &Ledger, order: &Value) -> Result<String, Error> {
     let key = current().ok_or("not protected")?.derive_key("charge");
     Ok(ledger.call("charge", Some(&key), &order["cents"]).await?)
 }
 
-/// Calls the gateway without a key.
+/// Charges at the payment gateway, without a key.
 async fn charge_without_key(ledger: &Ledger, order: &Value) -> Result<String, Error> {
     Ok(ledger.call("charge", None, &order["cents"]).await?)
 }
 
-/// Runs an operation whose key is the order's id.
+/// Runs an operation whose key is the order's id. `has_key` says whether the operation sends the payment gateway a key.
 async fn pay(
     idempotency: &Idempotency,
     ledger: &Ledger,
@@ -56,12 +56,12 @@ fn function_of(idempotency: Idempotency, ledger: Ledger, has_key: bool) -> Funct
     })
 }
 
-/// Returns a function that pays and sends the gateway a derived key.
+/// Returns a function that pays, and sends the payment gateway a derived key.
 fn safe(bench: &Bench) -> Function {
     function(bench, true)
 }
 
-/// Returns a function that pays and sends the gateway no key.
+/// Returns a function that pays, and sends the payment gateway no key.
 fn unsafe_one(bench: &Bench) -> Function {
     function(bench, false)
 }

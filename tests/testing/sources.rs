@@ -95,7 +95,7 @@ fn queue_redelivers_only_failed_messages() {
     }
 }
 
-/// Builds a function with `by`, which puts the layer for one kind of typed event around a handler.
+/// Calls `by`, which builds a function: a handler inside the layer for one source's events.
 fn of_source(bench: &Bench, by: fn(&Idempotency, Ledger) -> Function) -> Function {
     by(&bench.idempotency(), bench.ledger())
 }
@@ -163,7 +163,7 @@ fn stream_handlers_survive() {
 }
 
 #[test]
-fn only_lambdas_retries_keep_the_request_id() {
+fn request_id_keys_need_asynchronous_invocation() {
     let by_request_id = |bench: &Bench| {
         of_source(bench, typed!(by |idempotency: &Idempotency| idempotency.events_by_request_id::<Value>()))
     };

@@ -43,7 +43,7 @@ fn in_three_steps(bench: &Bench) -> Function {
     })
 }
 
-/// Each unprotected run charges under the order's key, and answers with a new id.
+/// Each unprotected run charges with the order's id as the key, and answers with another number.
 #[test]
 fn unprotected_runs_may_answer_differently() {
     let answers = Arc::new(AtomicU64::new(0));
@@ -68,7 +68,7 @@ fn unprotected_runs_may_answer_differently() {
     survive(open, &Event::json(ORDER)).assert_safe();
 }
 
-/// A function with three steps has more than 300 schedules with a single fault.
+/// A function with three steps has more than 300 schedules with a single fault, so a limit of 300 leaves some out.
 #[test]
 fn default_plays_every_schedule_with_one_fault() {
     let not_played = "schedules with at most one fault weren't played";
@@ -81,8 +81,8 @@ fn default_plays_every_schedule_with_one_fault() {
     assert!(whole.schedules() >= limited.schedules() + 100, "{whole}\n{limited}");
 }
 
-/// A schedule without a fault has one process, with one exception: in the second schedule with an event of another
-/// operation, each of the two events has its own process.
+/// No fault happens, so each schedule has one process, except one. An event of another operation adds two schedules
+/// with both events: one in a single process, and one with a process for each event.
 #[test]
 fn report_counts_every_schedule() {
     for (event, more) in [(Event::json(ORDER), 0), (Event::json(ORDER).other(OTHER), 1)] {
@@ -200,7 +200,7 @@ fn ten_thousand_schedules_take_two_seconds() {
     assert!(cfg!(debug_assertions) || took.as_secs_f32() <= 2.0, "{took:?}");
 }
 
-/// Calls `begin`, and leaves its claim behind when the gateway fails.
+/// Calls `begin`, and leaves the claim behind, unsettled, if the charge fails.
 async fn forget(idempotency: &Idempotency, ledger: &Ledger, order: &Value) -> Result<String, super::Error> {
     let key = Key::new(order["id"].as_str().unwrap_or_default())?;
     let claim = match idempotency.operation("pay")?.begin(key, Fingerprint::of(order)?).await? {
@@ -275,11 +275,11 @@ fn fixed_remote_key_is_found() {
         let report = survive(fixed, &Event::json(ORDER));
         assert_eq!(report.findings().len(), 1, "{report}");
         assert_eq!(report.findings()[0].mistake, Mistake::Shared);
-        assert!(report.to_string().contains("no field of the event changes its key `charge`"), "{report}");
+        assert!(report.to_string().contains("no field of the event changes the effect's key"), "{report}");
     }
 }
 
-/// A retry charges 1300 under the key of a charge of 1250.
+/// The first run charges 1250. A retry charges 1300 under the same key.
 #[test]
 fn retry_with_another_amount_is_found() {
     let dearer = |bench: &Bench| {

@@ -192,7 +192,7 @@ async fn fifo_groups_stop_at_the_first_failure() {
     assert_eq!(of_group("b"), ["b1", "b2", "b3"]);
     assert_eq!(bench.requests(), 5 * 2, "messages behind a failure cost no request");
 
-    // An unreadable record blocks the rest of its group too.
+    // A message without a key, or without a body, blocks the rest of its group too.
     let keyless = of("a1", "", "a").with_body("{}");
     let batch = sqs([keyless, of("a2", "a9", "a"), of("b4", "b4", "b")]);
     assert_eq!(deliver(&bench.worker(by_order), &batch).await, ["a1", "a2"]);
@@ -229,7 +229,7 @@ async fn ten_thousand_records_respect_the_concurrency_limit() {
 }
 
 #[tokio::test]
-async fn ten_records_run_concurrently() {
+async fn ten_records_run_concurrently_by_default() {
     let bench = Bench::in_memory();
     let messages = (0..12).map(|nth| Message::new(&format!("m{nth}"), &format!("o{nth}")));
     assert_eq!(deliver(&bench.worker(by_order), &sqs(messages)).await, [""; 0]);
@@ -356,7 +356,8 @@ async fn panicking_serialisation_fails_one_message() {
     assert_eq!(returned(&answer), ["m2"]);
 }
 
-/// Uses the memory store: tokio's paused clock jumps ahead while a test waits for the network.
+/// Returns a bench with a paused clock. The bench uses the memory store, because tokio's paused clock jumps ahead while
+/// a test waits for the network.
 fn paused() -> (Bench, Paused) {
     let clock = Paused::new();
     (Bench::over(Arc::new(MemoryStore::new()), |builder| builder.clock(clock.clone())), clock)
@@ -420,8 +421,8 @@ async fn unprotected_handlers_run_until_response_is_due() {
     }
 }
 
-/// If the cut-off is disabled, the work may continue in another process. So the worker waits for the handler's result
-/// and records it.
+/// Users disable the cut-off if the handler's work runs in another process, and goes on when the handler is dropped. So
+/// the worker waits for the handler's result and records it.
 #[tokio::test(start_paused = true)]
 async fn handlers_without_cut_off_run_past_deadline() {
     for mode in [Mode::Enforce, Mode::Shadow] {

@@ -28,7 +28,7 @@ use crate::recording;
 
 const REQUEST: &str = "8f5b2c70-4d1e-4a93-b6c8-0e7d9a3f1b52";
 
-/// A function on an empty store.
+/// Returns an empty store, and the `Idempotency` of the function `shop` over this store.
 fn shop() -> (MemoryStore, Idempotency) {
     recording::begin();
     let store = MemoryStore::new();
@@ -214,7 +214,7 @@ async fn only_requests_with_protected_methods_are_located() {
     description.methods = Some(vec!["NOT ONE".to_owned()]);
     assert!(refused(&description, &put).contains("\"NOT ONE\" isn't an HTTP method"));
 
-    // The layer leaves out safe methods, so these layers protect no request.
+    // No layer protects safe methods such as GET, so these two layers protect no request.
     let records = made(&store);
     for layer in [idempotency.http().methods([Method::GET]), idempotency.http().methods([])] {
         send(&layer, &post).await;
@@ -252,7 +252,7 @@ async fn records_by_request_id_are_located() {
 }
 
 #[tokio::test]
-async fn records_of_broker_event_steps_are_located() {
+async fn steps_on_broker_messages_are_located() {
     for (name, lists, count) in
         [("kafka", "records", 3), ("activemq", "messages", 2), ("rabbitmq", "rmqMessagesByQueue", 2)]
     {
@@ -288,7 +288,7 @@ async fn records_of_broker_event_steps_are_located() {
 }
 
 #[tokio::test]
-async fn records_of_a_callers_steps_are_located() {
+async fn steps_for_a_caller_are_located() {
     let (store, idempotency) = shop();
     let event = sample("refunds/invoke.json");
     let step = idempotency.operation("refund").unwrap();
@@ -451,7 +451,7 @@ where
 }
 
 #[tokio::test]
-async fn handlers_see_their_records_fields() {
+async fn record_fields_reach_the_handler() {
     let sqs = seen(
         |idempotency, tell| {
             idempotency.sqs(SqsMessage::message_key, move |message: SqsMessage| {

@@ -37,7 +37,8 @@ fn idempotency() -> Idempotency {
     idempotency
 }
 
-/// Builds an event with a canary in its key, so that the audit finds any output that contains the key.
+/// Builds an event with a canary in its `id`, which is the key, so that the audit in `silence.rs` finds any output that
+/// contains the key. An empty `id` stays empty.
 fn event(json: &str) -> LambdaEvent<Box<RawValue>> {
     let known = [r#""id":""#, r#""id": ""#]
         .into_iter()
@@ -108,8 +109,8 @@ async fn repeated_events_run_once_and_replay() {
     assert_eq!((kind(other), runs.count()), (ErrorKind::Mismatch, 1));
 }
 
-/// A replay from an EventBridge archive has the same detail, plus `replay-name`. The same id with another detail is a
-/// mismatch.
+/// When EventBridge replays an event from an archive, it adds the field `replay-name` and keeps the detail. An event
+/// with the same id and another detail is a mismatch.
 #[tokio::test]
 async fn archive_replays_get_the_recorded_answer() {
     let runs = Runs::default();
@@ -280,7 +281,7 @@ async fn panics_propagate_and_free_the_key() {
     let panicking = tokio::spawn(service.clone().oneshot(event(r#"{"id":"1","panic":true}"#)));
     assert!(panicking.await.unwrap_err().is_panic());
     let again = tokio::spawn(service.oneshot(event(r#"{"id":"1","panic":true}"#)));
-    assert!(again.await.unwrap_err().is_panic(), "the first panic freed the key, so the handler runs again");
+    assert!(again.await.unwrap_err().is_panic(), "the first panic must free the key");
     assert_eq!(runs.count(), 2);
 }
 
@@ -329,10 +330,10 @@ async fn steps_are_separate_for_each_tenant() {
         let receipt = async |charge: &Operation| {
             charge.run(&invoice, &1, || async { Ok::<_, std::io::Error>(nth) }).await.unwrap()
         };
-        assert_eq!(receipt(&of_context).await, nth, "the tenant's own receipt");
+        assert_eq!(receipt(&of_context).await, nth, "each tenant must get its own receipt");
         assert_ne!(of_context.stored_key(&invoice), charge.stored_key(&invoice));
         let of_caller = of_context.for_caller("c4n4ry-caller").unwrap();
-        assert_eq!(receipt(&of_caller).await, nth, "a caller's step has the tenant too");
+        assert_eq!(receipt(&of_caller).await, nth, "a caller's step must keep the tenant");
 
         let mut event = event(&format!(r#"{{"id":"{nth}"}}"#));
         event.context.tenant_id = Some(tenant.to_owned());
@@ -340,7 +341,7 @@ async fn steps_are_separate_for_each_tenant() {
         let service = idempotency.events(key).layer(service_fn(move |_: LambdaEvent<Order>| {
             let (step, at, expected) = (step.clone(), at.clone(), expected.clone());
             async move {
-                assert_eq!(step.stored_key(&at), expected, "a layer's step has the layer's tenant");
+                assert_eq!(step.stored_key(&at), expected, "a step in a layer must have the event's tenant");
                 let bare = step.for_invocation(Invocation::unknown());
                 assert_eq!(bare.stored_key(&at), expected, "setting another deadline must keep the tenant");
                 Ok::<_, lambda_runtime::Error>(())
@@ -475,8 +476,8 @@ async fn operations_with_equal_keys_have_separate_claims() {
     }
     assert_eq!(runs.count(), 2);
 
-    // Operations inside a handler may use the handler's key: each operation has its own claim. `current()` returns the
-    // claim of the operation that calls it.
+    // Operations inside a handler may use the handler's key: each operation has its own claim. Inside an operation,
+    // `current()` returns the operation's claim.
     let steps = Runs::default();
     let (inner, counted) = (idempotency.clone(), steps.clone());
     let nest = idempotency.events(key).operation("nest").unwrap().layer(service_fn(
@@ -498,7 +499,7 @@ async fn operations_with_equal_keys_have_separate_claims() {
                     }
                 };
                 let (first, second) = tokio::join!(step("first"), step("second"));
-                assert_eq!(*current().unwrap().key(), outer, "afterwards the outer claim is current again");
+                assert_eq!(*current().unwrap().key(), outer, "the outer claim must be current again");
                 let mut keys = vec![outer.to_string(), first?, second?, step("first").await?];
                 keys.sort();
                 keys.dedup();
@@ -519,7 +520,8 @@ fn kind_of<T, E>(answer: &Result<T, RunError<E>>) -> Option<ErrorKind> {
     }
 }
 
-/// No answer is stored. Duplicates of a success get the substitute, and duplicates of a failure still get an error.
+/// With `max_response(0)`, no answer is stored. Duplicates of a success get the substitute from `on_not_retained`.
+/// Duplicates of a failure still get an error.
 #[tokio::test]
 async fn duplicates_of_unretained_answers_get_the_substitute() {
     let done = serde_json::json!({"done": true});

@@ -45,7 +45,7 @@ fn idempotency() -> Idempotency {
     idempotency
 }
 
-/// A handler that answers with the status in the request's `status` header.
+/// A handler that answers with the status in the request's `status` header, or with 201.
 fn handler(
     runs: &Runs,
 ) -> impl Service<
@@ -71,7 +71,8 @@ fn handler(
     })
 }
 
-/// Builds a request with a canary in its key and body, so that the audit finds any output that contains them.
+/// Builds a request with a canary in its key, and in its body if that's an object, so that the audit in `silence.rs`
+/// finds any output that contains them.
 fn post(key: Option<&str>, body: &str) -> Request {
     let key = key.map(canary_key);
     let body = match body.strip_prefix('{') {
@@ -112,6 +113,7 @@ fn code(response: &Response<Body>) -> String {
     problem["code"].as_str().unwrap().to_owned()
 }
 
+/// Returns whether the response is a replay. Also adds its body to the secrets, unless it's a problem.
 fn is_replay(response: &Response<Body>) -> bool {
     recording::secrets(|secrets| {
         // A problem's text isn't secret.

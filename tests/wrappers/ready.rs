@@ -1,4 +1,4 @@
-//! A layer reports that its handler isn't ready, and doesn't call it.
+//! If a handler isn't ready, its layer reports the handler's error, and doesn't call the handler.
 
 use std::{
     future::Ready,

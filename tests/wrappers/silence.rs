@@ -34,7 +34,7 @@ const UNRECORDED: &[&str] = &[
     "http::draft::every_clause_and_case_is_tested",
 ];
 
-/// Texts that a valid recording contains.
+/// Texts that the recording must contain. If one is missing, some output wasn't recorded, and so not searched.
 const TOLD: &[&str] = &[
     "event: DEBUG lambda_idempotency message=claimed event=claimed id=",
     "event=replayed",
@@ -140,7 +140,7 @@ fn secret(of: &str) -> String {
     secret
 }
 
-/// Records the `Debug` text of the library's values, with secrets in them.
+/// Records the `Debug` text of library values that contain secrets.
 #[tokio::test]
 async fn debug_of_library_values_leaks_nothing() {
     let store = MemoryStore::new();

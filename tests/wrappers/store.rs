@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use lambda_idempotency::store::{Store, memory::MemoryStore};
 
-/// Returns an empty store.
+/// Starts the test's recording, and returns an empty store.
 #[cfg(not(feature = "dynamodb"))]
 pub(crate) fn empty_store() -> Arc<dyn Store> {
     crate::recording::begin();
     Arc::new(MemoryStore::new())
 }
 
-/// Returns an empty store.
+/// Starts the test's recording, and returns an empty store.
 #[cfg(feature = "dynamodb")]
 pub(crate) fn empty_store() -> Arc<dyn Store> {
     use lambda_idempotency::store::dynamodb::DynamoDbStore;

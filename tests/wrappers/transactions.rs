@@ -27,7 +27,7 @@ use crate::{
 
 type Answer = Result<Response<Body>, Infallible>;
 
-/// A shop's stock: an item in the table of records.
+/// A shop's stock: the number `n` of the item `stock`, which is in the table of records.
 #[derive(Clone)]
 struct Stock {
     client: Client,
@@ -81,7 +81,7 @@ impl Stock {
         Transaction::new().update(update.build().unwrap())
     }
 
-    /// Returns a second write for the sale's transaction: it stores a note.
+    /// Returns a second write for the sale's transaction. It adds 1 to the item whose id is `text`.
     fn note(&self, text: &str) -> Transaction {
         let update = Update::builder()
             .table_name(&self.table)
@@ -107,7 +107,7 @@ fn request(key: &str) -> Request {
 
 /// Sells over HTTP. With `closes`, an `on_declined` closure answers if the stock is empty.
 async fn sell(stock: Stock, request: Request, closes: bool) -> Answer {
-    // The layer adds a `Staging` to protected requests only.
+    // The layer adds a `Staging` to each protected request, such as this one.
     let of_the_request = request.extensions().get::<Staging>().unwrap();
     recording::shown(of_the_request);
     of_the_request.add(stock.sale()).unwrap();
@@ -168,7 +168,7 @@ async fn http_answers_of_decline_closures_are_recorded() {
 }
 
 #[tokio::test]
-async fn http_declined_sales_without_closure_are_unrecorded() {
+async fn declined_http_sales_without_closure_are_unrecorded() {
     for mode in MODES {
         let shop = Shop::with(0).await;
         let stock = shop.stock.clone();
@@ -186,7 +186,7 @@ async fn http_declined_sales_without_closure_are_unrecorded() {
 }
 
 #[tokio::test]
-async fn decline_closures_of_another_type_get_500() {
+async fn decline_closure_of_wrong_type_causes_500() {
     for mode in MODES {
         let shop = Shop::with(0).await;
         let stock = shop.stock.clone();
@@ -232,7 +232,7 @@ async fn http_concurrent_deliveries_sell_once() {
 }
 
 #[tokio::test]
-async fn http_unrecorded_answers_sell_nothing() {
+async fn unrecorded_http_answer_discards_staged_sale() {
     for mode in MODES {
         let shop = Shop::with(5).await;
         let stock = shop.stock.clone();

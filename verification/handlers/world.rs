@@ -134,7 +134,8 @@ pub fn body<T: serde::de::DeserializeOwned>(request: &Request) -> Result<T, Erro
 }
 
 /// Makes the event of an HTTP API with a JWT authorizer, from the caller, further headers, a trace id and the body.
-/// Pass the headers and the body as they appear in the event's JSON.
+/// Pass the headers and the body as they appear in the event's JSON: a comma before each header, and the body's quotes
+/// escaped.
 #[macro_export]
 macro_rules! http_event {
     ($subject:literal, $headers:literal, $trace:literal, $body:literal) => {
@@ -152,7 +153,8 @@ macro_rules! http_event {
     };
 }
 
-/// Makes the event of an SQS queue, from each message's id and body. Pass the body as it appears in the event's JSON.
+/// Makes the event of an SQS queue, from each message's id and body. With `fifo`, makes the event of a FIFO queue, with
+/// one message group. Pass each body as it appears in the event's JSON: with its quotes escaped.
 #[macro_export]
 macro_rules! sqs_event {
     ($(($id:literal, $body:literal)),+) => {

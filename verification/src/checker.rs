@@ -1,4 +1,5 @@
-//! Performs a choice in an explored state with the protocol under test, and reports broken invariants.
+//! Performs one [`Choice`] in an explored state, and reports the invariants that break. The executors and the store
+//! follow the protocol under test.
 
 mod fault;
 mod inside;
@@ -110,7 +111,7 @@ enum Next {
     Extended(u32),
     /// The handler continues under its claim, which wasn't extended.
     Unextended,
-    /// The handler's own writes weren't applied. The handler may try again.
+    /// The transaction with the handler's own writes was declined. The handler may try again.
     Declined,
     Replay(u32),
     /// The delivery has claimed nothing.
@@ -273,11 +274,12 @@ impl<'a, P: Protocol> Checker<'a, P> {
             return None;
         }
         let expires_at = record.expires_at.unwrap_or(now);
-        // In reality, no conclusion recreates a version of the record that the sweeper has removed. An ambiguous
-        // conclusion is sent again only until its record expires, and it arrives before the sweeper removes that
-        // record. The executor's next conclusion comes a round trip later, when the clock has advanced, so it
-        // creates a later version. In this model the clock hasn't advanced by then. So the sweeper waits while an
-        // executor is sending a conclusion that creates the current version of the record.
+        // In reality, no conclusion recreates a version of the record that the sweeper has removed. An executor sends
+        // an ambiguous conclusion again only until the conclusion's record expires, and the last attempt arrives
+        // before the sweeper removes the record. A new conclusion comes a round trip later. By then the clock has
+        // advanced, so the new conclusion creates a later version. In this model the clock may not have advanced, and
+        // both conclusions may create the same version. So the sweeper waits while an executor is sending a conclusion
+        // that creates the record's current version.
         let makes = |slot: &Slot| slot.stage == Stage::Applying && self.makes(slot.write, it.explored.record);
         if it.explored.slots.iter().any(makes) {
             return None;
@@ -287,8 +289,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
         // before the expiry.)
         for late in it.explored.late.iter_mut().filter(|late| late.write != 0) {
             let acquired_at = self.writes.get(late.write).and_then(|sent| match &sent.write {
-                // A conclusion counts as lost. The record that the sweeper is removing may have refused the
-                // conclusion. In reality, no request lives long enough to arrive after such a record was removed.
+                // A late conclusion counts as lost, since the store may refuse it because of the very record that the
+                // sweeper is removing. In reality, no request lives long enough to arrive after that record is gone.
                 Write::Conclude { .. } => None,
                 write => write.lock().map(|lock| lock.lock_acquired_at),
             });
@@ -317,7 +319,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
         Some(())
     }
 
-    /// Whether the write with this number is a conclusion that creates the version of the record with this number.
+    /// Whether the write with the number `write` is a conclusion that creates the same version as the record with the
+    /// number `record` has.
     fn makes(&self, write: u32, record: u32) -> bool {
         matches!((self.write(write), self.record(record)),
             (Some(Write::Conclude { record: made, .. }), Some(record)) if Revision::of(made) == Revision::of(record))
@@ -330,8 +333,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
     /// never changes such a claim.
     fn operate(&mut self, it: &mut Happening, verdict: Verdict) -> Option<()> {
         let (record, now) = (self.records.get(it.explored.record)?, self.true_time(it));
-        // A late transaction may have settled the record while its handler tries again, since the executor had given
-        // up on that transaction. In this state the operator does nothing.
+        // The operator does nothing while the handler of the record's holder runs. The record may even be settled by
+        // then: the executor gave up on a transaction, the transaction was applied late, and the handler tries again.
         let is_run = |slot: &Slot| {
             slot.delivery == it.explored.holder && matches!(slot.stage, Stage::Running | Stage::Extending)
         };
@@ -510,7 +513,8 @@ fn intent(verdict: Verdict, delivery: u8) -> Intent {
     }
 }
 
-/// The number of a machine's state, and the stage, which shows the event that the machine waits for.
+/// A machine's position: the number of its state, and its executor's stage. The stage shows the event that the machine
+/// waits for.
 pub(crate) type Position = (u32, Stage);
 
 /// The state while the checker performs a choice, with the invariants broken and the marks reached so far.

@@ -24,7 +24,7 @@ pub const MAX_MADE: usize = MAX_SLOTS + MAX_LATE;
 
 /// A day in milliseconds: the protocol's minimum for a lock's retention.
 pub const DAY: i64 = 24 * 60 * 60 * 1000;
-/// The step of the coarse grid: half a day, so that a lock's retention is two steps.
+/// The step of the even grid of moments: half a day, so that a lock's minimum retention is two steps.
 pub const TICK: i64 = DAY / 2;
 
 /// The true time at which every exploration begins, in milliseconds. It's a whole number of days, so that
@@ -54,7 +54,7 @@ pub enum Flow {
     Blind,
 }
 
-/// One space to explore. Times are in milliseconds after the beginning.
+/// One space to explore. All numbers of type `i64` are milliseconds. Moments are counted from the beginning.
 #[derive(Clone, Debug)]
 pub struct Configuration {
     /// The space's name in reports.
@@ -65,7 +65,7 @@ pub struct Configuration {
     pub executors: usize,
     /// How many deliveries each executor may take.
     pub attempts: u8,
-    /// The moments of true time.
+    /// The moments of true time at which something can happen.
     pub times: Vec<i64>,
     /// The length of a lease, counted from the delivery.
     pub lease: i64,
@@ -89,15 +89,15 @@ pub struct Configuration {
     pub faults: u8,
     /// How many writes may be in flight after their senders gave up: at most [`MAX_LATE`].
     pub in_flight: u8,
-    /// How often an executor's clock may jump to another clock in `clocks`.
+    /// How often, on one path, an executor's clock may jump to another clock in `clocks`.
     pub jumps: u8,
-    /// How often an operator may send a write. Operators only change a settled record, or a claim that's
-    /// stale by true time.
+    /// How often, on one path, an operator may send a write. Operators only change a settled record, or a claim
+    /// that's stale by true time. They never decide while the handler of the record's holder runs.
     pub operations: u8,
-    /// How often a lease may be extended while its handler runs. An extended lease has the length of the first one,
-    /// counted from the request for the extension.
+    /// How often, on one path, a lease may be extended while its handler runs. An extended lease has the length of
+    /// the first one, counted from the request for the extension.
     pub extensions: u8,
-    /// How often a condition on the handler's own writes may fail.
+    /// How often, on one path, a condition on a handler's own writes may fail.
     pub declines: u8,
     /// How long the store remembers a transaction's token.
     pub token_window: i64,
@@ -111,9 +111,10 @@ pub struct Configuration {
 }
 
 impl Default for Configuration {
-    /// Two executors, whose clocks are as far apart as the skew margin allows, on an even grid. The lease is
-    /// one tick, and so is the skew margin: by the clock that's ahead, a lock is stale from the second tick
-    /// on. A lock is kept for two more ticks, so from the fourth tick on it has also expired.
+    /// Two executors, on an even grid of moments. Their clocks are as far apart as the skew margin allows. The lease
+    /// is one tick, and so is the skew margin. If the executor with true time claims the key at tick 0, the lock is
+    /// stale from tick 2 on by the other clock, which is ahead. The lock is kept for two ticks after its lease, so by
+    /// that clock it has also expired from tick 4 on.
     fn default() -> Self {
         Self {
             name: "two",

@@ -1,4 +1,4 @@
-//! Visits every reachable state breadth first, so that the first trace found to a broken invariant is a shortest one.
+//! Visits every reachable state, breadth first. So the first trace to a broken invariant is also a shortest one.
 
 use std::{
     ops::ControlFlow,
@@ -57,7 +57,8 @@ pub struct Report {
     pub states: usize,
     /// How many transitions were made between states.
     pub transitions: usize,
-    /// How many transitions the farthest state is from the initial state.
+    /// How far the farthest state is from the initial state, in steps from one kept state to the next. A step may
+    /// consist of several transitions.
     pub depth: usize,
     /// How many distinct states the machines were in.
     pub machines: usize,
@@ -69,7 +70,7 @@ pub struct Report {
     pub coverage: Coverage,
     /// The broken invariants, each once.
     pub violations: Vec<Violation>,
-    /// How long the exploration took, by the given clock.
+    /// How long the exploration took. [`explore`] itself leaves this at zero, and callers with a clock fill it in.
     pub took: Duration,
 }
 
@@ -151,13 +152,15 @@ struct Explorer<'a, P: Protocol> {
 }
 
 impl<P: Protocol> Explorer<'_, P> {
-    /// Returns how far the farthest visited state is from the initial one, and whether every state was visited.
+    /// Visits every state, unless a limit or a violation ends the exploration early. Returns how far the farthest
+    /// visited state is from the initial one, and whether every state was visited.
     fn run(&mut self, limits: Limits) -> (usize, bool) {
         let first = ExploredState::new(self.checker.configuration());
         let executors = self.checker.configuration().executors;
         let (mut layer, mut next) = (Queue::new(executors), Queue::new(executors));
         next.push(0, &first);
-        // The initial state has no predecessor. Only in this queued state do executors still have to decide.
+        // The initial state has no predecessor. In every other queued state, all executors have already decided what
+        // they do at that moment.
         self.parents.push((0, 0));
         let mut depth = 0;
         while !next.is_empty() {

@@ -12,11 +12,12 @@ use crate::{
 pub enum Choice {
     /// The executor makes no other decision at this moment. If it has a request to send, it sends the request.
     Wait(u8),
-    /// True time advances to the next moment. Executors that aren't scheduled until then are frozen.
+    /// True time advances to the next moment. An executor that could act, but waits until then, counts as
+    /// frozen.
     Tick,
     /// The sweeper removes the record.
     Sweep,
-    /// The write with this number, which its sender gave up on, reaches the store.
+    /// The write at this index of [`ExploredState::late`], which its sender gave up on, reaches the store.
     Land(u8),
     /// An operator looks at the record, and sends a write that settles it with this verdict.
     Operate(Verdict),
@@ -28,7 +29,7 @@ pub enum Choice {
     DeliverLate(u8, u8, Flow),
     /// The store receives the executor's write, and answers.
     Answer(u8),
-    /// The store receives the executor's transaction. The record's condition holds, and a condition on the
+    /// The store receives the executor's transaction. The record's condition holds, but a condition on the
     /// handler's own writes fails.
     Decline(u8),
     /// This fault strikes the executor, its write or its read.
@@ -50,11 +51,11 @@ pub enum Choice {
 /// Replaces the content of `choices` with every possible event in `explored`. Some of the events may turn out to
 /// change nothing.
 ///
-/// An executor's decision that doesn't involve the record depends on the moment, not on the other executors.
-/// So the executor decides as soon as possible, and again at each new moment. Within a moment, only events
-/// that touch the record are reordered. Many orders of the other events lead to the same state, and only one
-/// of these orders is explored. Dying is also a decision of the executor alone. An executor that would do
-/// nothing until it dies might as well die at once.
+/// If an executor's decision doesn't involve the record, it depends only on the moment, not on the other executors.
+/// So the executor makes such decisions as soon as possible, and again at each new moment. Within a moment, the
+/// exploration tries different orders only for events that touch the record. The other events lead to the same state
+/// in many orders, and it explores one of these orders. Dying is a decision that doesn't involve the record: an
+/// executor that would do nothing until it dies might as well die at once.
 pub fn choices(configuration: &Configuration, explored: &ExploredState, choices: &mut Vec<Choice>) {
     choices.clear();
     if explored.is_over() {
@@ -116,8 +117,7 @@ fn decisions(configuration: &Configuration, explored: &ExploredState, at: usize,
     }
     match slot.stage {
         Stage::Idle => {
-            // An equal executor has already decided to wait. Delivering to this executor instead would only swap
-            // the two.
+            // If an equal executor has already decided to wait, a delivery to this executor would only swap the two.
             let waits = Slot { is_urgent: false, ..slot };
             if explored.slots[..configuration.executors].contains(&waits) {
                 return;
@@ -159,7 +159,7 @@ fn decisions(configuration: &Configuration, explored: &ExploredState, at: usize,
     }
 }
 
-/// How a running handler may end.
+/// Adds the ways in which a running handler may end.
 fn running(configuration: &Configuration, number: u8, choices: &mut Vec<Choice>) {
     choices.extend(configuration.verdicts.iter().map(|&verdict| Choice::Finish(number, verdict)));
     if configuration.host == Host::LetsRun {

@@ -1,4 +1,4 @@
-//! Checks one step of the machine, independent of the rest of the state, and finds the marks that the step reaches.
+//! Checks one step of the machine without the rest of the explored state, and finds the marks that the step reaches.
 
 mod reached;
 mod rivals;
@@ -45,13 +45,13 @@ pub struct Step<'a> {
     pub retries: u8,
     /// When the handler ended, by the executor's clock.
     pub ended_at: Timestamp,
-    /// Whether the event is the response to a read.
+    /// Whether the event is the response to a read, or the read's failure.
     pub is_asking: bool,
     /// The last request that was sent.
     pub sent: Option<&'a Sent>,
     /// The event.
     pub event: &'a Event,
-    /// The executor's clock.
+    /// The time of the step, by the executor's clock.
     pub now: Timestamp,
     /// The machine's action.
     pub action: &'a Action,
@@ -162,8 +162,8 @@ impl Step<'_> {
         if !is_doubtful || self.gives_back() || self.was_extension() {
             return;
         }
-        // A transaction or a conclusion may be sent again, unchanged, before the read. After a conflict, a
-        // pause comes first.
+        // The executor must read the record, with two exceptions. It may send a transaction or a conclusion again,
+        // unchanged, before it reads. After a conflict, it may pause first.
         let is_looked_into = match self.action {
             Action::Read => true,
             Action::Pause(_) => {
@@ -226,8 +226,8 @@ impl Step<'_> {
                     || matches!(self.action, Action::Pause(_))
                     || matches!(self.action, Action::Settled(end) if is_given_up(end))
             }
-            // An earlier transaction of this executor may have been applied, although it was declined when sent
-            // again.
+            // If the outcome isn't that of the last request, an earlier transaction of this executor stored it. That
+            // transaction was reported as declined, but was applied after all.
             (RecordState::Completed(_) | RecordState::Failed(_), _)
                 if (is_current || self.is_open) && self.has_run() && !self.was_claim() =>
             {
@@ -339,8 +339,8 @@ impl Step<'_> {
         }
     }
 
-    /// Whether a claim with this lease and this expiry is kept as long as promised. Under at-most-once, that's
-    /// forever.
+    /// Whether a claim with this lease and this expiry is kept as long as promised. Under at-most-once, the claim must
+    /// never expire.
     fn is_kept_open(&self, lease_until: Timestamp, expires_at: Option<Timestamp>) -> bool {
         let retention = millis(self.configuration.retention.max(LOCK_RETENTION));
         match self.configuration.execution {

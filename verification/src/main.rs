@@ -1,5 +1,5 @@
-//! `verification`: runs the long exploration, the mutants and the comparison with Powertools, and prints their
-//! figures.
+//! The command `verification`: runs the exploration, the mutants, the comparison with Powertools and the simulation,
+//! and prints their figures.
 
 #![expect(clippy::print_stdout, reason = "this command prints its results")]
 
@@ -39,23 +39,26 @@ usage: verification explore [--long] [--record FILE] [--space NAME] [--jobs N]
        verification campaign [FAULT] [COUNT [FIRST-SEED]]
        verification replay 'seed=NUMBER …'
 
-  explore   explores every state of the bounded spaces, or with --long of the long ones, which need up to
-            6 GB for each of two concurrent spaces. --space selects the spaces whose names contain NAME.
-            With --record, it skips the spaces that FILE lists as explored under the same rules, and adds
-            each space that it explores completely and without a violation
+  explore   explores every state of the bounded spaces. --long adds the large spaces, which need up to 6 GB
+            each. --jobs sets how many spaces are explored at a time (default 2). --space selects the spaces
+            whose names contain NAME. --record skips the spaces that FILE lists as explored under the same
+            rules, and adds to FILE each space that is explored completely and without a violation
   stamp     prints the SHA-256 of the code of the rules and of the model checker
-  mutants   explores every mutant whose name contains NAME, and shows the invariant that catches it; with
-            NAME, also the trace
+  mutants   explores every mutant, and shows the invariant that catches it. With NAME, it explores only the
+            mutants whose names contain NAME, and also shows their traces
   powertools
             compares Powertools' protocol with this library's; --traces shows how each invariant breaks
-  simulate  plays COUNT schedules (100,000) with the shipped library in virtual time, one seed each. It shrinks
-            the first schedule with a violation, and prints a line that replays the shrunk schedule
-  campaign  plays COUNT schedules (1,000,000) with outages of one FAULT, each shorter than the time left, and
-            no other faults. Without FAULT, it plays each: lost-requests, lost-answers, throttles, conflicts,
-            errors-500, refusals, silence. No effect may repeat, and every operation must complete
+  simulate  plays COUNT schedules (default 100,000) with the shipped library in virtual time, one for each
+            seed from FIRST-SEED (default 0) on. It shrinks the first schedule with a violation, and prints a
+            line that replays the shrunk schedule
+  campaign  plays COUNT schedules (default 1,000,000) with outages of one FAULT and no other faults. Each outage
+            is shorter than the time that its delivery has left. Without FAULT, it plays COUNT schedules for
+            each fault: lost-requests, lost-answers, throttles, conflicts, errors-500, refusals, silence. No
+            effect may repeat, and every operation must complete
   replay    plays one schedule, and prints its trace
 
-Exit code 1 means a violation, or that something expected wasn't found or reached.";
+Exit code 1 means a violation, an exploration that was cut off, a file that couldn't be read or written, or an
+expected result that's missing. Exit code 2 means wrong arguments.";
 
 /// The memory limit of each space, in bytes. The exploration of a space that needs more is cut off. By default, two
 /// spaces are explored at a time. Each can exceed the limit for a short time: while a table of visited states grows,
@@ -139,7 +142,7 @@ fn exploration(options: &Options<'_>) -> bool {
     let mut spaces = all.clone();
     spaces.retain(|space| options.space.is_none_or(|name| space.name.contains(name)));
     if spaces.is_empty() {
-        println!("no space's name contains this text");
+        println!("no space's name contains the given NAME");
         return false;
     }
     let recorded = match options.record.map(|file| recorded(file, &all)).transpose() {
@@ -195,7 +198,7 @@ fn write_down(recorded: &Mutex<Option<Recorded>>, spaces: &[Configuration], repo
     if let (Some(recorded), Some(space)) = (recorded.as_mut(), space)
         && let Err(error) = recorded.add(space, report)
     {
-        println!("{}: explored, but couldn't add it to the file: {error}", report.name);
+        println!("{}: explored, but not added to the file: {error}", report.name);
         return false;
     }
     true
@@ -219,7 +222,7 @@ fn every_mutant(name: Option<&str>) -> bool {
     let wanted = |mutant: &Mutant| name.is_none_or(|name| mutant.name.contains(name));
     let mut is_good = mutants::all().iter().chain(&mutants::implied()).any(wanted);
     if !is_good {
-        println!("no mutant's name contains this text");
+        println!("no mutant's name contains the given NAME");
     }
     for mutant in mutants::all().into_iter().filter(wanted) {
         let report = timed(&mutant);
@@ -246,7 +249,7 @@ fn every_mutant(name: Option<&str>) -> bool {
         let reports: Vec<_> = spaces.iter().map(|space| explore(&mutant, space, Limits::default())).collect();
         let is_implied = reports.iter().all(|report| report.violations.is_empty());
         is_good &= is_implied;
-        let found = if is_implied { "no violation" } else { "**a violation**: it's no longer redundant" };
+        let found = if is_implied { "no violation" } else { "**a violation**: no longer redundant" };
         let states: usize = reports.iter().map(|report| report.states).sum();
         println!("- {}: {} explored states, {found}", mutant.name, report::grouped(states));
         reports.iter().for_each(show);
@@ -260,7 +263,7 @@ fn timed(mutant: &Mutant) -> Report {
     Report { took: clock(), ..report }
 }
 
-/// The two platforms of the comparison. The name of each compared space begins with its platform.
+/// The two platforms of the comparison. The name of each compared space begins with its platform's name.
 const PLATFORMS: [&str; 2] = ["ordinary Lambda", "Managed Instances"];
 
 fn comparison(with_traces: bool) -> bool {
@@ -290,10 +293,10 @@ fn comparison(with_traces: bool) -> bool {
         && theirs.iter().all(|report| !report.violations.is_empty())
 }
 
-/// A run of at least this many schedules must reach every item of the table.
+/// A run of at least this many schedules must reach every [`Item`](simulation::reached::Item).
 const ENOUGH_TO_REACH_ALL: u64 = 20_000;
 
-/// Plays the schedules in two concurrent halves, one per core.
+/// Plays the schedules in two threads, half of them in each.
 fn simulation(count: u64, first: u64) -> bool {
     let clock = clock();
     let half = count / 2;

@@ -8,7 +8,7 @@ use crate::{
     fingerprints::fingerprint,
 };
 
-/// A delivery's number that means "no delivery".
+/// Stands in the place of a delivery's number for no delivery, or for an operator.
 pub const NOBODY: u8 = u8::MAX;
 
 /// An executor's current stage.
@@ -159,7 +159,7 @@ pub struct Delivery {
     pub has_writes: bool,
     /// Whether the handler's own writes were applied.
     pub has_effect: bool,
-    /// Whether the delivery got the definite answer that its writes are never applied.
+    /// Whether the delivery got the definite answer that its own writes weren't applied, and never will be.
     pub is_denied: bool,
     /// Whether the delivery got the answer that it claimed nothing.
     pub is_refused: bool,
@@ -280,8 +280,8 @@ impl ExploredState {
         explored
     }
 
-    /// Sorts the lists whose order has no meaning and forgets facts that nothing depends on, so that states
-    /// that behave alike are equal.
+    /// Sorts the lists whose order has no meaning, and forgets the facts that nothing depends on. States that behave
+    /// alike are then equal.
     pub fn tidy(&mut self, executors: usize) {
         self.slots[..executors].sort_unstable();
         self.late.sort_unstable();

@@ -1,8 +1,8 @@
 //! Deliberately broken protocols, each wrong in one way. A test runs them all: if the model checker misses one,
 //! the model checker has a gap.
 //!
-//! A mutant is the shipping protocol with one interception: it changes the machine's input or output, or the
-//! store's condition. The shipping code itself isn't copied.
+//! A mutant calls the shipping code instead of copying it, and intercepts it in one way: it changes the machine's
+//! input, the machine's output, or the store's effect.
 
 mod claiming;
 mod extending;
@@ -35,7 +35,7 @@ pub struct Mutant {
     pub caught_by: Invariant,
     /// The space in which the mutant is explored.
     pub space: fn() -> Configuration,
-    /// The owner that a delivery draws.
+    /// Draws the owner for a delivery. The arguments are the number of the delivery and the number of its request.
     owner: fn(u8, u8) -> Owner,
     /// Changes the plan that the machine sees.
     plan: fn(Plan) -> Plan,
@@ -50,7 +50,7 @@ pub struct Mutant {
     /// Whether the sweeper may already remove a record.
     sweeps: fn(&Record, Timestamp) -> bool,
     /// For a transaction: its effect on the record, and whether the store applies the handler's own writes. The last
-    /// argument is the effect that the record's write would have alone.
+    /// argument is the effect that the record's write would have without a transaction.
     commits: fn(&Write, Option<&Record>, Effect) -> (Effect, bool),
 }
 
@@ -74,9 +74,9 @@ pub struct Mutated {
     machine: State,
     /// The intent with which the handler ended; `None` if it hasn't ended.
     pub(crate) intent: Option<Intent>,
-    /// The last request that was sent.
+    /// The last write or transaction that was sent, with the machine's state right after that.
     pub(crate) sent: Option<Outcome>,
-    /// Whether the last request was a read.
+    /// Whether the last action was a read.
     pub(crate) is_asking: bool,
 }
 
@@ -190,11 +190,11 @@ impl Protocol for Mutant {
     }
 }
 
-/// A swapped record: the one that the machine was shown, and the real one.
+/// The record that the machine was shown instead of the real one, and the real one. `None` if the event has no record.
 type Swapped = Option<(Record, Record)>;
 
 impl Mutant {
-    /// The event that the machine sees.
+    /// Returns the event that the machine sees, and the record that was swapped in it.
     fn told(&self, moment: &Moment<'_>) -> (Event, Swapped) {
         let mut swapped = None;
         let mut shown = |record: Option<Record>| {
@@ -215,8 +215,8 @@ impl Mutant {
     }
 }
 
-/// Replaces the swapped record in the machine's action with the real one, so that the write's condition refers
-/// to the real record. The mutant misjudges that record, but doesn't forge it.
+/// Puts the real record back into the machine's action, in place of the one that the machine was shown. So the mutant
+/// misjudges the record, but its write's condition refers to the real record, and it replays the real record.
 fn put_back(action: Action, swapped: Swapped) -> Action {
     let Some((shown, real)) = swapped else { return action };
     let seen = |seen: Revision| if seen == Revision::of(&shown) { Revision::of(&real) } else { seen };

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::model::{Answer, Delivery, ExploredState, Late, Made, Operation, Slot, Stage, Verdict};
 
-/// The size of a chunk of the queue, in bytes. A chunk is freed once all states in it are explored.
+/// The size of a chunk of the queue, in bytes. A chunk is freed once all its states are popped.
 const CHUNK: usize = 1 << 20;
 
 /// States in first-in, first-out order, each with its number.
@@ -276,8 +276,8 @@ mod tests {
         under_test::Shipping,
     };
 
-    /// Plays random paths in a space where every event is possible. Each state must be unpacked as it was
-    /// packed, in order.
+    /// Plays random paths in a space where every event is possible. The queue must return each state unchanged, in
+    /// the order in which the states were pushed.
     #[test]
     fn packed_states_round_trip() {
         let configuration = Configuration {

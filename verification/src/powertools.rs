@@ -1,5 +1,6 @@
-//! Powertools for AWS Lambda (Python 3.37.0) in the same model checker: the protocol of its DynamoDB layer,
-//! with the Lambda context registered (so that the layer knows the deadline) and payload validation enabled.
+//! Powertools for AWS Lambda (Python), version 3.37.0, in the model checker: the protocol of its DynamoDB
+//! persistence layer, with the Lambda context registered (so that this layer knows the deadline) and payload
+//! validation enabled.
 //!
 //! - Claim: `PutItem` if `attribute_not_exists(id) OR expiry < now OR (status = INPROGRESS AND
 //!   in_progress_expiry < now)`, by the caller's clock. `expiry` is the time of the claim plus the retention,
@@ -7,9 +8,9 @@
 //! - The handler completes: `UpdateItem` without a condition. The handler fails: `DeleteItem` without a condition.
 //! - Powertools' record has no owner and no generation. The model writes an owner into the record so that the
 //!   checker knows which delivery claimed it. No condition and no decision reads this owner.
-//! - The caller gets every store error, whether or not the write was applied. If the record that refused a
-//!   claim, or that record's lease, has expired when Powertools examines it, Powertools sends the claim again.
-//!   Powertools sends a claim at most three times in all.
+//! - The caller gets every store error, whether or not the write was applied.
+//! - After a claim is refused, Powertools examines the record that refused it. If that record or its lease has
+//!   expired by then, Powertools sends the claim again, but at most three times in all.
 
 use lambda_idempotency::{
     protocol::{Action, End, Event, Held, Input, Intent, Plan, Refusal},
@@ -24,15 +25,14 @@ use crate::{
     under_test::{Effect, Protocol},
 };
 
-/// The most times that an executor sends its claim. The executor sends a refused claim again if the record that
-/// refused it, or that record's lease, has expired.
+/// How often an executor sends its claim, at most.
 const TRIES: u8 = 3;
 
 /// The invariants that Powertools doesn't claim to keep, or keeps in another form: the comparison doesn't judge
 /// them.
 pub const NOT_APPLICABLE: &[Invariant] = &[
-    // Powertools' claim tests the time in the write itself, instead of the record's version. Both tests are
-    // equivalent if the clocks agree.
+    // The condition of Powertools' claim tests whether the record or its lease has expired, and not the record's
+    // version. If the clocks agree, both tests are equivalent.
     Invariant::ClaimSeesVersion,
     // Powertools has no generations.
     Invariant::GenerationsGrow,
@@ -192,7 +192,7 @@ fn settle(plan: Plan, intent: Intent, now: Timestamp) -> (State, Action) {
         Intent::Complete(outcome) | Intent::Commit(outcome) => {
             Settlement::Complete(outcome, now.saturating_add(plan.rules.retention).rounded_up_to_second())
         }
-        // Every error deletes the record: Powertools has no permanent failures.
+        // Every error of the handler deletes the record: Powertools has no permanent failures.
         Intent::Fail(_) | Intent::Release { .. } => {
             Settlement::Release { expires_at: Timestamp::default(), interrupted: false }
         }
@@ -205,8 +205,9 @@ fn over(action: Action) -> (State, Action) {
     (State::Over, action)
 }
 
-/// A space in which both protocols are compared: two executors with two deliveries each, whose handlers
-/// complete or fail. The skew margin is as large as the distance between their clocks. Powertools has no margin.
+/// A space in which both protocols are compared. There are two executors with two deliveries each. Each handler
+/// completes, or returns an error that releases the key. The executors' clocks are `apart` ms apart. This library's
+/// skew margin is just as large, and Powertools has none.
 pub fn space(name: &'static str, host: Host, apart: i64) -> Configuration {
     Configuration {
         name,

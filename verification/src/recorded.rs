@@ -62,7 +62,7 @@ impl Recorded {
         self.explored.iter().any(|explored| explored.configuration == digest)
     }
 
-    /// Drops the rows of spaces that no longer exist.
+    /// Drops the rows of all spaces that aren't in `spaces`, the list of existing spaces.
     pub fn keep(&mut self, spaces: &[Configuration]) {
         let digests: Vec<String> = spaces.iter().map(digest).collect();
         self.explored.retain(|explored| digests.contains(&explored.configuration));
@@ -75,8 +75,8 @@ impl Recorded {
         reached
     }
 
-    /// Adds `report` and writes the file at once, so that an interrupted exploration resumes. A space that was
-    /// cut off or has a violation isn't added.
+    /// Adds `report` and writes the file at once, so that the next run skips this space even if this run is
+    /// interrupted. A space that was cut off or has a violation isn't added.
     ///
     /// # Errors
     ///
@@ -210,10 +210,10 @@ mod tests {
         }
     }
 
-    /// A written row is read back, unless the rules or the space have changed. A space that was cut off isn't
-    /// written.
+    /// A space in the file counts as explored until the rules or the space change. A space that was cut off isn't
+    /// written to the file.
     #[test]
-    fn explored_spaces_are_skipped() {
+    fn explored_spaces_are_recognised_until_changed() {
         let path = std::env::temp_dir().join(format!("explored-{}", std::process::id()));
         let _ = fs::remove_file(&path);
         let open = || Recorded::open(&path, "abc".to_owned()).unwrap();

@@ -17,8 +17,8 @@ pub const EXPLORED: &str = "| space | explored states | transitions | depth | ma
 pub fn explored(report: &Report) -> String {
     let calls = report.longest_run.map_or_else(|| "endless".to_owned(), |calls| calls.to_string());
     let found = match (report.violations.as_slice(), report.is_complete) {
-        ([], true) => "nothing: complete".to_owned(),
-        ([], false) => "nothing, cut off".to_owned(),
+        ([], true) => "nothing (complete)".to_owned(),
+        ([], false) => "nothing (cut off)".to_owned(),
         (violations, _) => {
             let names: Vec<_> = violations.iter().map(|violation| violation.invariant.name()).collect();
             format!("**{}**", names.join(", "))
@@ -46,7 +46,7 @@ pub fn total(reports: &[Report]) -> String {
     )
 }
 
-/// The reached marks, by group.
+/// Formats a table with a row for each group of marks: how many were reached, and which are missing.
 pub fn coverage(coverage: Coverage) -> String {
     let mut text = String::from("| reached | | |\n|---|---:|---|");
     let mut groups: Vec<&str> = Mark::ALL.iter().map(|&(_, group)| group).collect();
@@ -65,8 +65,9 @@ pub fn coverage(coverage: Coverage) -> String {
     text
 }
 
-/// Compares two protocols over the same spaces: which invariants hold, and after how many steps each of the other
-/// invariants broke. The table leaves out the invariants that the spaces don't exercise.
+/// Formats a table that compares two protocols over the same spaces: which invariants hold, and after how many steps
+/// each of the other invariants broke. A dash stands for an invariant in the protocol's list in `exempt`. The table
+/// leaves out the invariants in `untried`, which the spaces don't exercise.
 pub fn compared(
     names: [&str; 2],
     exempt: [&[Invariant]; 2],

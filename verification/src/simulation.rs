@@ -30,7 +30,7 @@ use trouble::Trouble;
 pub struct Report {
     /// The simulated schedule.
     pub config: Config,
-    /// A digest of every event, in order: equal for equal seeds.
+    /// One digest of all events, in order. Playing a schedule again gives the same digest.
     pub digest: u64,
     /// The counts.
     pub figures: Figures,
@@ -69,7 +69,7 @@ pub struct Figures {
     pub committed: u64,
     /// Transactions that weren't applied because a condition on the handler's own writes failed.
     pub declined: u64,
-    /// Records that were put without a claim.
+    /// Conclusions: outcomes that were stored without a claim.
     pub concluded: u64,
     /// Transactions that arrived again after they were applied: the store repeats its answer.
     pub repeats_known: u64,
@@ -119,9 +119,10 @@ impl fmt::Display for Figures {
         write!(
             f,
             "{schedules} schedules, {polls} polls, {calls} store calls, {effects} effects ({repeated} repeated, each \
-             explained; {expired} after the record's expiry), {committed} effects in transactions ({concluded} without \
-             a claim, {declined} declined, {repeats_known} sent again and recognised), {takeovers} takeovers, \
-             {reclaims} reclaims, {extended} extensions, {fenced} fenced, {crashes} crashes"
+             explained; {expired} after the record's expiry), {committed} effects in transactions, {concluded} \
+             conclusions without a claim, {declined} declined transactions, {repeats_known} applied transactions sent \
+             again, {takeovers} takeovers, {reclaims} reclaims, {extended} extensions, {fenced} fenced, {crashes} \
+             crashes"
         )
     }
 }
@@ -133,12 +134,12 @@ pub fn simulate(config: Config, keep_trace: bool) -> Report {
     audit.report(config, figures)
 }
 
-/// How many other seeds to try if a smaller schedule with the original seed breaks nothing.
+/// How many other seeds to try if a smaller schedule with the original seed doesn't break the same rule.
 const OTHER_SEEDS: u64 = 30;
 
-/// Returns the smallest schedule found that breaks the same rule as `config`, with fewer executors, keys,
-/// deliveries and faults. A smaller schedule may take another course with the same seed, so other seeds are tried
-/// too.
+/// Makes `config` smaller step by step, for example with fewer executors, keys, deliveries or faults, as long as the
+/// schedule still breaks the same rule. Returns the smallest schedule found. With the same seed, a smaller schedule
+/// may take another course, so other seeds are tried too.
 pub fn shrink(config: Config) -> Config {
     let rule = |config: Config| simulate(config, false).violation.map(|violation| violation.rule);
     let broken = rule(config);
@@ -153,7 +154,8 @@ pub fn shrink(config: Config) -> Config {
     smallest
 }
 
-/// Plays `count` schedules from the seed `first` on, until one has a violation.
+/// Plays `count` schedules, with consecutive seeds from `first` on, until one has a violation. `adjust` may change
+/// each schedule before it's played.
 ///
 /// # Errors
 ///

@@ -146,7 +146,7 @@ fn interruptions() -> Vec<Configuration> {
     ]
 }
 
-/// Settlements that are retried more than once, and for as long as the time allows.
+/// Settlements that are retried two or three times, in some spaces with a limit on the time.
 fn retries() -> Vec<Configuration> {
     let one = || Configuration {
         clocks: vec![0],
@@ -559,12 +559,12 @@ pub fn long() -> Vec<Configuration> {
             ..Configuration::default()
         },
     ];
-    // The largest spaces come first, so that no large space is explored alone at the end.
+    // The largest spaces come first. Otherwise one worker could explore a large space at the end, with all others idle.
     large.into_iter().chain(bounded()).collect()
 }
 
-/// A retention of less than a day, although a lock is kept for at least a day. The grid is a quarter of a day.
-/// The lease, the skew margin and the distance between the clocks are half of the default.
+/// A retention of 18 hours, so that a lock, which is kept for at least a day, outlasts it. The grid's step is a quarter
+/// of a day. The lease, the skew margin and the distance between the clocks are each half of the default.
 fn short_retention() -> Configuration {
     let step = TICK / 2;
     Configuration {
@@ -579,11 +579,11 @@ fn short_retention() -> Configuration {
     }
 }
 
-/// Real durations, and the moments around every boundary, one millisecond before and after.
+/// Real durations, with moments just before and just after the boundaries, a millisecond apart.
 pub fn to_the_millisecond() -> Configuration {
     let (start, lease, margin) = (1, 60_000, 2000);
     let stale = start + lease;
-    // Rounded up to a whole second, like every expiry.
+    // The lease's end, rounded up to a whole second like every expiry, plus a day.
     let expired = 61_000 + DAY;
     Configuration {
         name: "to the millisecond",

@@ -8,9 +8,9 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-/// The source of the rules: single files, and folders with everything below them. `src/settings.rs` isn't
-/// listed, since the machine uses only the two variants of `Execution` from it. From the testing kit, the model
-/// checker uses only the names of the faults and the errors that they cause.
+/// The sources of the rules and of the model checker: single files, and folders with everything below them.
+/// `src/settings.rs` isn't listed, since the machine uses only the two variants of `Execution` from it. Of the testing
+/// kit, only the faults' errors are listed, since the model checker uses nothing else of it but the faults' names.
 const RULES: [&str; 7] = [
     "src/protocol",
     "src/protocol.rs",
@@ -20,8 +20,9 @@ const RULES: [&str; 7] = [
     "src/time/timestamp.rs",
     "verification/src",
 ];
-/// The files and folders in [`RULES`] that don't affect the exploration: tests, the simulation (it drives the
-/// library), reporting, and the spaces. Each space is recorded with its own digest.
+/// The files and folders of [`RULES`] that don't affect the exploration of the shipping protocol: tests, other
+/// protocols, the simulation, the command line, reporting, and the spaces. The spaces aren't needed, since each space
+/// is recorded with its own digest.
 const NOT_RULES: [&str; 13] = [
     "src/protocol/tests",
     "src/protocol/tests.rs",

@@ -29,7 +29,7 @@ pub(crate) fn longest_run(edges: impl Iterator<Item = (Position, Position, bool)
     }
     let mut longest: HashMap<Position, Option<usize>> = HashMap::new();
     for &start in ways.keys() {
-        // Depth first with an explicit stack: the recursion would be as deep as the path is long.
+        // Depth first, with an explicit stack, since a recursion would be as deep as the path is long.
         let mut path = vec![(start, false)];
         while let Some((at, is_seen)) = path.pop() {
             let out = ways.get(&at);

@@ -18,7 +18,7 @@ pub trait Protocol {
     /// An executor's state.
     type State: Clone + Eq + Hash + Debug;
 
-    /// Draws the owner for a delivery of a request: a different one for every delivery.
+    /// Draws the owner for a delivery of a request. No two deliveries have the same owner.
     fn owner(&self, delivery: u8, request: u8) -> Owner {
         configuration::owner(delivery, request)
     }
@@ -38,7 +38,7 @@ pub trait Protocol {
     fn apply(&self, write: &Write, current: Option<&Record>) -> Effect;
 
     /// Returns the store's effect for a transaction of `write` and the handler's own writes, and whether the
-    /// store applies those writes. The conditions on the handler's writes hold.
+    /// store applies those writes. It assumes that the conditions on the handler's writes hold.
     fn commit(&self, write: &Write, current: Option<&Record>) -> (Effect, bool) {
         let effect = self.apply(write, current);
         let is_made = effect != Effect::Refused;
@@ -75,7 +75,8 @@ pub struct Sent {
 pub type Token = (Owner, Generation, u32);
 
 impl Sent {
-    /// Whether `record` is the record that this write creates, as far as the write determines it.
+    /// Whether `record` holds what this write stores: an outcome, or a conclusion's whole record. False for a write
+    /// that stores neither.
     pub fn is_in(&self, record: &Record) -> bool {
         match (&self.write, &record.state) {
             (

@@ -16,7 +16,7 @@ use lambda_idempotency_verification::{
     under_test::Shipping,
 };
 
-/// More states than any mutant needs; exploring this many takes well under a minute.
+/// More states than it takes to catch any mutant. Exploring this many takes well under a minute.
 const LIMITS: Limits = Limits { states: 5_000_000, memory: usize::MAX, go_on: false };
 
 #[test]
@@ -50,8 +50,8 @@ fn mutant_names_are_unique() {
     assert_eq!(names.len(), all.len());
 }
 
-/// Without a mutation, the base of the mutants breaks no invariant and reaches the same marks as the shipping
-/// protocol. It may have more states, since a mutant remembers more than the machine.
+/// The base of the mutants, which changes nothing, breaks no invariant and reaches the same marks as the shipping
+/// protocol. It may have more states, since a mutant's state holds more than the machine's.
 #[test]
 fn unmutated_base_breaks_no_invariant() {
     let space = Configuration {

@@ -39,7 +39,7 @@ fn this_protocol_lacks_powertools_weaknesses() {
     }
 }
 
-/// Three moments are enough to find these weaknesses.
+/// Shortens a space to three moments, which are enough to find the weaknesses.
 fn short(space: Configuration) -> Configuration {
     Configuration { times: ticks(3), ..space }
 }

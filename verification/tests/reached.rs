@@ -70,8 +70,8 @@ const KINDS: &[(&str, By)] = &[
     ("Invalid", Test(ENGINE, "rejected_request_reports_the_reason")),
 ];
 
-/// The entry points: the methods of `Idempotency`, `Operation` and the claims that run something, and the
-/// layers.
+/// The entry points: the public methods of `Idempotency` and `Operation`, except the `OTHERS` in
+/// `every_entry_point_is_tested`.
 const WAYS_IN: &[(&str, By)] = &[
     ("run", Simulated(&[Item::Claims, Item::Own, Item::Replayed])),
     ("run_with_replay", Test("src/idempotency/tests/settings.rs", "replay_reports_the_recorded_attempt")),
@@ -90,8 +90,8 @@ const WAYS_IN: &[(&str, By)] = &[
     ("events_by", Test("tests/wrappers/event.rs", "keys_come_from_fields_or_request_ids")),
     ("events_by_request_id", Test("tests/wrappers/event.rs", "keys_come_from_fields_or_request_ids")),
     ("sqs", Test(BATCHES, "redelivered_messages_run_once")),
-    ("kinesis", Test(STREAMS, "partition_key_order_is_optional")),
-    ("dynamodb_stream", Test(STREAMS, "item_change_order_is_optional")),
+    ("kinesis", Test(STREAMS, "order_per_partition_key_is_optional")),
+    ("dynamodb_stream", Test(STREAMS, "order_per_item_is_optional")),
 ];
 
 /// Platforms, stores and batches, which aren't settings.
@@ -141,7 +141,8 @@ fn assert_listed(what: &str, list: &[(&str, By)], found: impl Iterator<Item = St
     assert!(gone.is_empty(), "{what} {gone:?} is listed, but no longer exists");
 }
 
-/// The names that follow `begin` at the start of a line of `text`, between `from` and `to`.
+/// Takes the part of `text` between `from` and `to`. Returns the name that follows `begin` in each line that starts
+/// with `begin`.
 fn names<'t>(text: &'t str, from: &str, to: &str, begin: &'t str) -> impl Iterator<Item = String> + 't {
     let body = text.split_once(from).unwrap_or_else(|| panic!("no `{from}`")).1.to_owned();
     let body = body.split_once(to).unwrap_or_else(|| panic!("the end of `{from}` wasn't found")).0.to_owned();

@@ -55,13 +55,13 @@ fn equal_seeds_play_identical_schedules() {
 }
 
 #[test]
-fn broken_store_is_caught_and_shrunk() {
+fn each_broken_store_fails_a_shrunk_schedule() {
     for sabotage in Sabotage::ALL.into_iter().skip(1).map(|(sabotage, _)| sabotage) {
         let report = match campaign(0, 20_000, |config| Config { sabotage, ..config }) {
             Ok(figures) => panic!("{sabotage:?} wasn't caught in {figures}"),
             Err(report) => report,
         };
-        assert!(report.trace.len() < 60, "{sabotage:?} wasn't shrunk:\n{report}");
+        assert!(report.trace.len() < 60, "the schedule of {sabotage:?} wasn't shrunk:\n{report}");
         let line = report.to_string();
         let line = line.rsplit("replay ").next().unwrap().trim_matches('\'');
         let again = simulate(line.parse().unwrap(), true);

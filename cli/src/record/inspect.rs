@@ -75,10 +75,12 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// The possible reasons for a missing record. The store can't tell which one applies.
-pub(super) const NO_RECORD: &str = "  There's no record under this id. Nothing has claimed it, or its record expired and was deleted. Or the
-  function derives another id for the operation, from another function name, wrapper, operation, caller, tenant or
-  source. Or the function uses another table.
-  If nothing has claimed it, the next delivery does, and runs the handler.
+pub(super) const NO_RECORD: &str = "  There's no record under this id. Possible reasons:
+  - Nothing has claimed the key, or the record expired and was deleted. The next delivery claims the key and runs the
+    handler.
+  - The function derives another id for the operation, from another function name, wrapper, operation, caller, tenant
+    or source.
+  - The function uses another table.
 ";
 
 /// Reports that there's no record under this key.
@@ -139,20 +141,21 @@ pub(super) fn next_steps(view: &View<'_>, store: &StoreArguments, is_revealed: b
     let lines: &[(&str, &str)] = match view.record.status() {
         Status::Started if view.is_running() => &[
             ("The handler may be running now. Wait, then inspect the record again", ""),
-            ("If its effect happened and its executor has ended", &complete),
-            ("If its effect didn't happen and its executor has ended", &release),
+            ("If the executor has ended, and the operation's effect happened", &complete),
+            ("If the executor has ended, and the operation's effect didn't happen", &release),
         ],
         Status::Started => &[
-            ("If its effect happened, record it, so that nothing runs again", &complete),
-            ("If its effect didn't happen, let the next delivery run", &release),
+            ("If the operation's effect happened, record the operation as done", &complete),
+            ("If the operation's effect didn't happen, let the next delivery run the handler", &release),
         ],
         Status::Completed if !view.is_expired() => &[
-            ("If its response is wrong, record another", &complete),
-            ("If its effect was undone and must happen again", &release),
+            ("If the recorded response is wrong, record another one", &complete),
+            ("If the operation's effect was undone and must happen again", &release),
         ],
-        Status::Failed if !view.is_expired() => {
-            &[("If its effect happened after all", &complete), ("If its handler may run again", &release)]
-        }
+        Status::Failed if !view.is_expired() => &[
+            ("If the operation's effect happened after all", &complete),
+            ("To let the handler run again", &release),
+        ],
         _ => return String::new(),
     };
     let mut text = "\nWhat you can do (commands that write start with a dry run):\n".to_owned();

@@ -45,7 +45,7 @@ pub(super) struct ScopeArguments {
     #[arg(long, value_name = "SUB", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     jwt_subject: Option<String>,
 
-    /// The JWT's claim `iss`. A token without one needs --api.
+    /// The JWT's claim `iss`. A token without this claim needs --api.
     #[arg(long, value_name = "ISS", value_parser = NonEmptyStringValueParser::new(), requires = "jwt_subject")]
     jwt_issuer: Option<String>,
 
@@ -65,7 +65,7 @@ pub(super) struct ScopeArguments {
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     for_caller: Option<String>,
 
-    /// HTTP, with a REST API's keys: the key's id. Needs --api.
+    /// HTTP, with the API keys of a REST API: the API key's id. Needs --api.
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), group = "caller")]
     api_key_id: Option<String>,
 
@@ -211,8 +211,8 @@ impl ScopeArguments {
             }
             Via::Event | Via::Run | Via::Sqs | Via::Kinesis | Via::Dynamodb if has_caller => {
                 Err(Problem::new(
-                    "--jwt-subject, --iam, --principal and the other callers are only for HTTP keys: leave them out, \
-                 or use --via http",
+                    "--jwt-subject, --iam, --principal and the other options for an HTTP caller are only for HTTP \
+                 keys: leave them out, or use --via http",
                 ))
             }
             _ if is_without_api(caller.as_ref()) => Err(Problem::new(

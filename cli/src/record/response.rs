@@ -24,7 +24,7 @@ pub(super) struct ResponseArguments {
     #[arg(long, value_name = "CODE", requires = "response")]
     status: Option<u16>,
 
-    /// HTTP: a header. A JSON body gets `content-type: application/json` by default. Can be repeated.
+    /// HTTP: a header. Can be repeated. By default, a JSON body gets `content-type: application/json`.
     #[arg(long = "header", value_name = "NAME: VALUE", requires = "status")]
     headers: Vec<String>,
 
@@ -94,7 +94,7 @@ impl ResponseArguments {
                 "--status {status} isn't a final status: use one from 200 to 599"
             )));
         }
-        // Pass text as a string: the layer would replay the same bytes as a binary body, in base64.
+        // Pass text as a string. If it were passed as bytes, the layer would replay it as a binary body, in base64.
         let recorded = match String::from_utf8(response.body().clone()) {
             Ok(text) => recorded(response.map(|_| text)),
             Err(_) => recorded(response),

@@ -100,8 +100,8 @@ pub(crate) async fn release(arguments: &Release) -> Result<ExitCode> {
         store: &arguments.store,
         write: &arguments.write,
         resolution: Resolution::Release,
-        // A released record keeps its expiry. If it has none, this retention gives it the shortest expiry that a
-        // released record can have.
+        // A release keeps the record's expiry. If the record has none, the protocol sets one, and raises this retention
+        // to its minimum.
         retention: Some(Duration::from_secs(1)),
         command: "release",
         options: vec![],
@@ -150,7 +150,7 @@ impl Planned<'_> {
     }
 
     /// Returns how long the written record lasts. Without --retention, an outcome never expires before the record would
-    /// have expired. Otherwise, a duplicate that arrives between the two times would run the handler, although the
+    /// have expired. If it did, a duplicate that arrives between the two times would run the handler, although the
     /// function still expects to deduplicate it.
     fn retention(&self, seen: &Record, now: Timestamp) -> Result<Duration> {
         match (self.retention, seen.expires_at) {
@@ -259,12 +259,12 @@ impl Planned<'_> {
                 "THE OPERATION IS DONE: ITS EFFECT HAPPENED. A release lets it happen again, and deletes the recorded \
                  response."
             }
-            (Status::Completed, false) => "This write replaces the recorded response, which is lost.",
+            (Status::Completed, false) => "This write irrevocably replaces the recorded response.",
             (Status::Failed, true) => {
                 "The operation failed permanently, and duplicates get that failure. After a release, the next delivery \
                  runs the handler again."
             }
-            (Status::Failed, false) => "This write replaces the recorded failure, which is lost.",
+            (Status::Failed, false) => "This write irrevocably replaces the recorded failure.",
             (Status::Released, _) => {
                 "The key is free: the next delivery would run the handler. After this write, no delivery runs it."
             }
@@ -288,15 +288,15 @@ impl Planned<'_> {
         means.extend(self.shortening(view));
         if is_release && view.record.interrupted {
             means.push(
-                "A release says that nothing happened: the next delivery's handler doesn't learn that an earlier \
+                "A release says that nothing happened, so the next delivery's handler doesn't learn that an earlier \
                  attempt ended without an answer."
                     .to_owned(),
             );
         }
         if view.record.status() == Status::Started {
             means.push(if is_release {
-                "If this claim's executor still runs and finishes first, it finds the key free and records its own \
-                 outcome. If another delivery has claimed the key by then, the executor is fenced, and its caller gets \
+                "If this claim's executor still runs, and finishes while the key is free, it records its own outcome. \
+                 If another delivery has claimed the key by then, the executor is fenced, and its caller gets \
                  InProgress or that delivery's outcome."
                     .to_owned()
             } else {

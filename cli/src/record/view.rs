@@ -213,8 +213,8 @@ impl View<'_> {
                 words::span(self.now.until(until))
             ),
             NextDelivery::TakesOver | NextDelivery::ClaimsAnew if self.is_at_most_once() => {
-                "The function runs at most once: if the same request arrives, it's refused until you settle the \
-                 record: OutcomeUnknown (HTTP 409).\nThe record doesn't say whether its effect happened.\n"
+                "The function runs at most once. If the same request arrives, it's refused until you settle the \
+                 record: OutcomeUnknown (HTTP 409).\nThe record doesn't say whether the operation's effect happened.\n"
                     .to_owned()
             }
             NextDelivery::TakesOver | NextDelivery::ClaimsAnew if once == NextDelivery::OutcomeUnknown => {

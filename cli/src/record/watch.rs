@@ -201,7 +201,7 @@ impl Arguments {
 }
 
 /// Returns how a record changed between two reads. If it changed several times, this is the last change. A record that
-/// can be read again is shown like a new one.
+/// has become readable is shown like a new one.
 fn change(before: Option<&Seen>, after: &Seen) -> Option<Change> {
     if before == Some(after) {
         return None;

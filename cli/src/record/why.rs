@@ -170,7 +170,7 @@ fn unkeyed(without_key: &[String], mode: Mode) -> String {
              Only a worker with `required(false)` runs a message that has no key."
         }
         Mode::Shadow | Mode::Off => {
-            "no valid key, so the worker runs it without a record, unless it can't be read."
+            "no valid key, so the worker runs this message without a record, unless the message can't be read."
         }
     };
     let of_each = without_key.iter();
@@ -314,8 +314,9 @@ impl Case {
         }
         match self.mode {
             Mode::Enforce if is_other && view.blocks_others() => text.push_str(
-                "This event has another payload than the event that claimed the key. Unless the function compares\n\
-                 other fields, it refuses the event without running the handler: Mismatch (HTTP 422).\n",
+                "This event has another payload than the event that claimed the key. By default, the function refuses\n\
+                 it without running the handler: Mismatch (HTTP 422). A function that compares only certain fields\n\
+                 may treat it as the same request.\n",
             ),
             Mode::Enforce => text.push_str(&view.next_delivery()),
             Mode::Shadow | Mode::Off => text.push_str(&format!(

@@ -32,7 +32,7 @@ async fn all_are_bad(environment: &[(&str, &str)], options: &[&str], words: &[&s
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_endpoint_is_reported() {
     let environment = [CREDENTIALS[0], CREDENTIALS[1], REGION];
-    // The socket reserves a port, so that no other test gets it, and never listens.
+    // The socket reserves a port, so that no other test gets it. It never listens, so connections are refused.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let endpoint = format!("http://{}", socket.local_addr().unwrap());
@@ -51,13 +51,13 @@ async fn missing_credentials_are_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_or_unknown_region_is_reported() {
     all_are_bad(&CREDENTIALS, &["--table", TABLE], &["no AWS Region is known", "--region"]).await;
-    // The name doesn't exist, so only a DNS query leaves the machine.
+    // This Region's endpoint doesn't exist in DNS, so only a DNS query leaves the machine.
     let answer = run_in(&CREDENTIALS, &["list", "--table", TABLE, "--region", "nowhere.invalid"]).await;
     answer.is_bad_input(&["nowhere.invalid"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn missing_table_is_reported() {
+async fn missing_store_or_table_is_reported() {
     let environment = [CREDENTIALS[0], CREDENTIALS[1], REGION];
     all_are_bad(&environment, &[], &["no store is configured", "IDEMPOTENCY_TABLE", "--table NAME"]).await;
     let memory = [&environment[..], &[("IDEMPOTENCY_STORE", "memory:")]].concat();
@@ -72,7 +72,7 @@ async fn missing_table_is_reported() {
             .await
             .is_bad_input(&["there is no table `idempotency-tests`", "idempotency table create"]);
     }
-    // The URL names the table and all its options.
+    // The URL names the table, the endpoint and the Region, so the commands need no options.
     let url = format!("dynamodb://{TABLE}?endpoint={}&region=eu-west-1", bench.endpoint());
     let environment = [CREDENTIALS[0], CREDENTIALS[1], ("IDEMPOTENCY_STORE", url.as_str())];
     assert_eq!(run_in(&environment, &["table", "create"]).await.code, 0);
@@ -83,7 +83,7 @@ async fn missing_table_is_reported() {
 async fn invalid_options_are_refused() {
     let id = format!("payments/run#{:064}", 0);
     for (arguments, words) in [
-        (&["complete", &id, "--no-response", "--retention", "24"][..], "write it as 24h"),
+        (&["complete", &id, "--no-response", "--retention", "24"][..], "write one like 24h"),
         (&["complete", &id], "required arguments were not provided"),
         (&["complete", &id, "--no-response", "--response", "x"], "cannot be used with"),
         (&["list", "--status", "done"], "possible values: started"),

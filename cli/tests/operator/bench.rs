@@ -61,17 +61,17 @@ impl Answer {
 /// How long to wait for a command, or for its next line.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns the binary with only these variables in its environment.
+/// Returns a command that runs the binary. The binary inherits none of the test's environment variables.
 fn command(environment: &[(&str, &str)], arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idempotency"));
     command.env_clear().env("HOME", "/nonexistent").env("AWS_EC2_METADATA_DISABLED", "true");
-    // A DNS server that doesn't answer mustn't outlast `PATIENCE`.
+    // If a DNS server doesn't answer, the command gives up before `PATIENCE` is over.
     command.env("RES_OPTIONS", "timeout:1 attempts:1");
     command.envs(environment.iter().copied()).args(arguments).kill_on_drop(true);
     command
 }
 
-/// Runs the binary with only these variables in its environment.
+/// Runs the binary with these environment variables. It must not panic, or show a secret without `--reveal`.
 pub(crate) async fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> Answer {
     let output = tokio::time::timeout(PATIENCE, command(environment, arguments).output());
     let Output { status, stdout, stderr } = output.await.expect("the command ends").unwrap();
@@ -142,8 +142,8 @@ impl Bench {
             .credentials_provider(Credentials::new("test", "test", None, None, "tests"))
             .endpoint_url(emulator.endpoint());
         let client = Client::from_conf(config.build());
-        // Long timeouts, so that no slow write is retried. A retried write would find its own record, which the tests
-        // don't expect.
+        // Long timeouts, so that no slow write is retried. If the first attempt was applied, its record would make the
+        // retry fail.
         let store = DynamoDbStore::builder(TABLE).client(client.clone());
         let store = store.attempt_timeout(PATIENCE).operation_timeout(PATIENCE).build().await.unwrap();
         Self { emulator, client, store }

@@ -93,7 +93,7 @@ async fn http_keys_match_for_every_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn event_and_step_keys_match() {
+async fn event_and_run_keys_match() {
     let bench = Bench::new().await;
     for (tenant, options) in [(None, &[][..]), (Some("t"), &["--tenant", "t"])] {
         let mut context = Context::default();

@@ -11,7 +11,7 @@ use super::bench::{KEY, RESPONSE, run_in};
 use testkit::postgres::{Server, fresh_table, patient};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_command_works_on_postgres() {
+async fn operator_commands_work_on_postgres() {
     let Some(server) = Server::shared() else { return };
     let table = fresh_table();
     let url = format!("{}?table={table}", server.url());
@@ -25,11 +25,14 @@ async fn every_command_works_on_postgres() {
     let made = run(&["table", "create"]).await;
     assert_eq!(
         (made.code, made.out),
-        (0, format!("table `{table}` was created: with an index for the sweep\n"))
+        (0, format!("table `{table}` was created: with an index for `idempotency sweep`\n"))
     );
     assert_eq!(run(&["table", "create", "--json"]).await.json(), json!({ "table": table, "created": false }));
     let fit = run(&["table", "check"]).await;
-    assert!(fit.code == 0 && fit.out.contains("is ok: its schema is this version's"), "{fit:?}");
+    assert!(
+        fit.code == 0 && fit.out.contains("is ok: its schema fits this version of the library"),
+        "{fit:?}"
+    );
     server.client().await.batch_execute(&format!("DROP INDEX {table}_sweep_hour")).await.unwrap();
     let noted = run(&["table", "check"]).await;
     let fix = format!("`CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`\n");

@@ -25,8 +25,8 @@ impl Bench {
     /// `None` if Redis isn't installed.
     fn new() -> Option<Self> {
         let server = RedisServer::start(&["--requirepass", PASSWORD])?;
-        // Long timeouts, so that no slow write is retried. A retried write would find its own record, which the tests
-        // don't expect.
+        // Long timeouts, so that no slow write is retried. If the first attempt was applied, its record would make the
+        // retry fail.
         let store = RedisStore::builder(url(&server)).attempt_timeout(PATIENCE).operation_timeout(PATIENCE);
         let store = store.build().unwrap();
         Some(Self { server, store })
@@ -177,7 +177,7 @@ async fn redis_needs_no_table() {
     let location = format!("redis://{}/0", bench.server.address());
     for command in ["create", "check"] {
         let answer = bench.run(&["table", command]).await;
-        let says = format!("{location} needs no table: Redis creates each record's key with the record\n");
+        let says = format!("{location} needs no table: Redis stores each record under its own key\n");
         assert_eq!((answer.code, answer.out), (0, says));
         let answer = bench.run(&["table", command, "--json"]).await;
         assert_eq!(answer.json(), json!({ "store": location, "needs_table": false }));

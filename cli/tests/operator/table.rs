@@ -34,7 +34,7 @@ async fn created_table_passes_the_check() {
     let made = bench.run(&["table", "create"]).await;
     assert_eq!(
         (made.code, made.out.as_str()),
-        (0, "table `idempotency-tests` was created: on demand, TTL is on\n")
+        (0, "table `idempotency-tests` was created: it's billed on demand, and TTL is on\n")
     );
     let again = bench.run(&["table", "create"]).await;
     assert!(again.code == 0 && again.out.contains("already exists"), "{again:?}");
@@ -60,14 +60,14 @@ async fn each_table_problem_has_a_fix() {
         "error: the table has no TTL; enable it on the attribute `expires_at`. fix: `idempotency table \
          create --table idempotency-tests --region eu-west-1` switches it on\n\
          note: the table's capacity is provisioned: a burst beyond it is throttled, and those deliveries are refused; \
-         switch to on-demand capacity, or scale it with its load. fix: `aws dynamodb update-table --billing-mode \
-         PAY_PER_REQUEST --table-name idempotency-tests --region eu-west-1`\n"
+         switch to on-demand capacity, or scale the capacity with the load. fix: `aws dynamodb update-table \
+         --billing-mode PAY_PER_REQUEST --table-name idempotency-tests --region eu-west-1`\n"
     );
     let json = bench.run(&["table", "check", "--json"]).await;
     let json = (json.code, json.json());
     assert_eq!((json.0, &json.1["ok"]), (2, &false.into()));
     assert_eq!(json.1["problems"][1]["is_note"], true);
-    // The command that it prints fixes the table.
+    // The printed command fixes the error. The note stays.
     assert_eq!(bench.run(&[&["table", "create"], &table[..]].concat()).await.code, 0);
     let noted = bench.run(&["table", "check"]).await;
     assert_eq!((noted.code, noted.out.lines().count()), (0, 2), "{noted:?}");

@@ -1,4 +1,4 @@
-//! `watch`, and the counts of `list`.
+//! `watch`, and `list --counts`.
 
 use serde_json::{Value, json};
 

@@ -106,7 +106,7 @@ async fn deliver(idempotency: &Idempotency, sample: &str) -> &'static [&'static 
                     each(idempotency, sample).await;
                     return &["--operation", "ship"];
                 }
-                other => panic!("{other}: add the wrapper of its function to this test"),
+                other => panic!("{other}: add the wrapper for this source to the test"),
             }
             &[]
         }
@@ -308,7 +308,7 @@ async fn described_store_and_environment_must_agree() {
     };
     let other = with(("IDEMPOTENCY_TABLE", "staging"), &[]).await;
     other.is_bad_input(&["dynamodb://staging", &format!("dynamodb://{TABLE}"), "--table NAME"]);
-    // The environment names the same store, or no store, or an option overrides it.
+    // The environment names the same store, or none, or an option overrides the environment.
     for (variable, options) in [
         (("IDEMPOTENCY_STORE", store.as_str()), &[][..]),
         (("IDEMPOTENCY_TABLE", ""), &[]),
@@ -418,7 +418,7 @@ async fn messages_without_a_key_are_listed() {
     fs::write(&described, description.to_string()).unwrap();
     let shadow = ["why", "--event", file.to_str().unwrap(), "--describe", described.to_str().unwrap()];
     let found = bench.run(&shadow).await;
-    assert!(found.out.contains("runs it without a record, unless it can't be read."), "{found:?}");
+    assert!(found.out.contains("without a record, unless the message can't be read."), "{found:?}");
     fs::remove_file(&described).unwrap();
     // A batch in which no message has a key.
     fs::write(&file, json!({ "Records": [event["Records"][1]] }).to_string()).unwrap();

@@ -47,8 +47,8 @@ fn worker(idempotency: &Idempotency) -> Result<Batch<SqsMessage>, lambda_idempot
 async fn ship(message: SqsMessage) -> Result<Parcel, Failure> {
     let order: Order = message.json()?;
     if order.quantity == 0 {
-        // A retry can't fix the order. The handler doesn't run again, and SQS moves the message to the dead-letter
-        // queue.
+        // A retry can't fix the order. After a permanent failure, redeliveries don't run the handler again, and SQS
+        // finally moves the message to the dead-letter queue.
         return Err(Failure::permanent("Orders.Nothing", "quantity is 0: there's nothing to ship"));
     }
     let claim = current().ok_or("no claim: call `ship` only through the worker")?;

@@ -1,5 +1,5 @@
-//! `refunds`: refunds a payment once, however often the function is invoked with the same request: by a Step Functions
-//! task that retries, by an asynchronous invoke that Lambda retries, or by a caller that retries after a timeout.
+//! `refunds`: makes each refund once, however often the function is invoked with the same request. A Step Functions
+//! task may retry the request, Lambda may retry an asynchronous invoke, or a caller may retry after a timeout.
 
 use example_functions::{RETENTION, Telemetry};
 use lambda_idempotency::{Idempotency, Key, current, lambda::event::EventLayer};

@@ -1,6 +1,6 @@
 //! Tests that the alarms and the dashboard of `template.yaml` and of the layer's example use existing metrics, and that
 //! an alarm fires for each failure that needs an operator. The layer's metrics have the same namespace and dimension as
-//! the functions' metrics.
+//! the functions' metrics, so the same tests check both templates.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::redelivery::{Source, TEMPLATES, Template};
 
-/// The metrics that have an alarm for each function.
+/// Each function has an alarm for each of these metrics.
 const WATCHED: [Metric; 4] =
     [Metric::Fenced, Metric::Unrecorded, Metric::OutcomeUnknown, Metric::StoreUnavailable];
 
@@ -76,7 +76,7 @@ fn alarms_and_dashboard_use_existing_metrics() {
         let of_all = |metrics: &[Metric]| -> BTreeSet<_> {
             metrics.iter().flat_map(|metric| ids.iter().map(move |id| pair(*metric, id))).collect()
         };
-        // A function that handles batches can fail a whole batch.
+        // A function that handles batches can fail a whole batch, so it also needs an alarm for `AllFailed`.
         let batches: BTreeSet<_> = template
             .batch_sources()
             .filter(|(id, _)| ids.contains(id))

@@ -1,5 +1,5 @@
-//! Runs this test program as a Lambda function. It serves the API of the table of HTTP cases in every configuration,
-//! while a deployed example has only one. The request's `layered` header names the configuration.
+//! Runs this test program as a Lambda function, which serves the API of the table of HTTP cases. A deployed example has
+//! only one configuration, but this function has all of them. The request's `layered` header names the configuration.
 
 use std::{collections::HashMap, env, time::Duration};
 
@@ -22,7 +22,7 @@ pub(crate) const MARK: &str = "a handler runs";
 /// An endpoint with no listener.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
-/// The operation timeout of the store at `NOWHERE`. No test needs longer retries.
+/// The operation timeout of the store at `NOWHERE`. It's short, since retries can't reach that store.
 const SOON: Duration = Duration::from_millis(500);
 
 /// The command that starts this program as a function.

@@ -94,7 +94,7 @@ async fn each(
         let mut parcels = Vec::new();
         for (queue, record) in records(&event.payload) {
             let fields = fields(&event.payload, queue).ok_or_else(|| lacks("source"))?;
-            let key = fields.key_of(record.to_string().as_bytes())?.ok_or_else(|| lacks("name"))?;
+            let key = fields.key_of(record.to_string().as_bytes())?.ok_or_else(|| lacks("key fields"))?;
             // The payload is only this field, since other fields of the record contain details of the delivery.
             let payload = record.get("value").or(record.get("data")).ok_or_else(|| lacks("payload"))?;
             let parcel: String = ship_parcel.run(key, payload, async || ship(&decoded(payload)?)).await?;

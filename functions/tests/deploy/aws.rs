@@ -72,8 +72,8 @@ fn is_error(answer: &Answer, expected: &str) -> bool {
     matches!(answer, Answer::Error { kind, .. } if kind == expected)
 }
 
-/// The emulator as a front end. On demand, a second process takes a request that arrives while the first is busy. On
-/// Managed Instances, the same process takes both requests.
+/// The API of the HTTP cases, under the emulator. On demand, a second process takes a request that arrives while the
+/// first process is busy. On Managed Instances, the same process takes both requests.
 struct Hosts {
     first: Emulator,
     other: Option<Emulator>,
@@ -125,7 +125,8 @@ async fn the_http_contract_holds(mode: Mode) {
 
 /// The function's timeout, which the handlers in these tests exceed.
 const SHORT: Duration = Duration::from_secs(6);
-/// The time limit for an answer that doesn't wait for a lease. It includes the start of a process.
+/// How long a key may still be in progress after its lease and the margin. An answer may come late, since a process may
+/// have to start first.
 const SOON: Duration = Duration::from_secs(3);
 
 async fn working(mode: Mode, database: &Database) -> Option<Emulator> {
@@ -220,7 +221,8 @@ async fn work_is_cut_off_before_its_takeover() {
     let work = Work { id: "endless".into(), millis: 60_000, blocks: false };
     let (claimed, lease_until) = is_taken_over(&emulator, &database, &work).await;
     // The emulator's deadline is weeks away, so the library uses the fallback lease. The library reads the clock for
-    // the lease before it reads the clock for the claim's time, so the difference may be less than the fallback.
+    // the lease before it reads the clock for the claim's time, so `lease_until - claimed` may be less than the
+    // fallback.
     let lease = Duration::from_millis(lease_until - claimed);
     assert!(FALLBACK - GRACE < lease && lease <= FALLBACK, "the lease isn't the fallback: {lease:?}");
     assert_eq!(emulator.lines("unknown_deadline"), 1, "{}", emulator.written());

@@ -1,5 +1,5 @@
-//! Tests the functions with the real `cargo lambda watch` and `cargo lambda invoke`. cargo-lambda's emulator starts up
-//! to four processes of a function, and sends a duration where Lambda sends a deadline.
+//! Tests the functions with the real `cargo lambda watch` and `cargo lambda invoke`. cargo-lambda's emulator runs at
+//! most four processes of a function, and sends a duration where Lambda sends a deadline.
 
 use std::{
     fs::{self, File},
@@ -56,8 +56,8 @@ async fn four_cargo_lambda_processes_run_handler_once() {
     watch.stop().await;
 }
 
-/// Sends one refund in twenty concurrent calls to four processes. One call runs the handler. If the library believed
-/// the emulator's deadline, every lease would have expired in 1970, and each call would take over.
+/// Sends one refund in twenty concurrent calls to at most four processes. One call runs the handler. If the library
+/// took the emulator's duration for a deadline, every lease would have expired in 1970, and each call would take over.
 async fn twenty_at_once(watch: &Watch, database: &Database, round: u32) {
     let (before, id) = (watch.runs("refunding"), format!("at-once-{round}"));
     let refund = json!({ "refund_id": id, "payment_id": "payment-3001", "amount_cents": 1 }).to_string();

@@ -33,8 +33,8 @@ struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Starts this number of sandboxes, which take turns. The first request meets the first of the `faults`, and so on.
-    /// Later requests meet none.
+    /// Starts this number of sandboxes, which take turns. The first request meets the first of the `faults`, the second
+    /// request the second fault, and so on. Requests after the last fault meet none.
     async fn start(database: &Database, sandboxes: usize, faults: &'static [Fault]) -> Self {
         let mut running = Vec::new();
         for _ in 0..sandboxes {

@@ -74,7 +74,7 @@ async fn contract_holds_for_deployed_payments() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn contract_holds_for_a_real_function() {
+async fn contract_holds_in_every_configuration() {
     let database = database().await;
     walk(CASES, &Deployed::any_api(&database).await).await;
 }

@@ -4,8 +4,8 @@
 //! This module is written for the emulator in version 1.170.0 of the SAM CLI. On demand, the emulator runs the given
 //! command, one invocation at a time, and kills the process at the deadline. It panics if two invocations overlap. With
 //! `AWS_LAMBDA_MAX_CONCURRENCY`, it emulates Managed Instances: it runs `/var/task/bootstrap` as user 993, and takes
-//! several invocations at once. It sends now + timeout × 10⁶ as the deadline. When the real timeout has passed, the
-//! emulator answers the caller, and the handler keeps running.
+//! several invocations at once. In this mode, it sends now + timeout × 10⁶ as the deadline. When the real timeout has
+//! passed, it answers the caller, and the handler keeps running.
 
 use std::{
     fs::{self, File, Permissions},
@@ -243,8 +243,8 @@ fn may_change_root() -> bool {
         .is_ok_and(|ended| ended.success())
 }
 
-/// Fills a folder that the emulator uses as the machine's root, with the emulator, the function, the shell and their
-/// libraries. On Managed Instances, the emulator ignores its arguments and starts `/var/task/bootstrap` as user 993.
+/// Puts the emulator, the function, the shell and their libraries into a folder, which the emulator uses as the
+/// machine's root. On Managed Instances, the emulator starts only `/var/task/bootstrap`, as user 993.
 fn fill_root(root: &Path, emulator: &Path, command: &str) {
     let mut words: Vec<_> = command.split_whitespace().map(str::to_owned).collect();
     let program = words.iter_mut().find(|word| word.starts_with('/')).expect("a program by its path");
@@ -266,7 +266,7 @@ fn fill_root(root: &Path, emulator: &Path, command: &str) {
         certificates.expect("no CA certificates found: install the package ca-certificates"),
         &root.join("certificates"),
     );
-    // The function's standard input, and the file for its output. User 993 must be able to write it.
+    // The function's standard input, and the file for its output, which user 993 must be able to write.
     fs::create_dir_all(root.join("dev")).unwrap();
     for file in ["dev/null", "written"] {
         fs::write(root.join(file), "").unwrap();

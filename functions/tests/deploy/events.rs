@@ -24,7 +24,7 @@ pub(crate) enum Expected {
     Response(Runs),
     /// A function error of this type, whose message contains these words.
     Error(&'static str, &'static str),
-    /// A batch's answer: this many runs, and these messages are redelivered.
+    /// A batch's answer after this many runs. It reports these messages as failed, and SQS redelivers them.
     Batch(usize, &'static [&'static str]),
 }
 

@@ -23,7 +23,7 @@ async fn payment_commits_once_with_its_outcome() {
     let order = order["order_id"].as_str().unwrap().to_owned();
     assert_eq!(database.payments_of(PAYMENTS, &order).await.unwrap(), 1);
 
-    // If the outcome can't be recorded, the payment isn't made, either.
+    // Once the table of records is deleted, no outcome can be recorded, so the transaction makes no second payment.
     database.delete_table(TABLE).await.unwrap();
     let mut another = Running::command(&command, mark, &database).await;
     let answer = another.deliver("payments/http-api").await;

@@ -1,5 +1,5 @@
-//! Tests the functions as they're deployed: each function answers every event as the event's name says, the template
-//! matches the functions, and cargo-lambda runs them.
+//! Tests the functions as they're deployed: each function answers its events as their names say, the template matches
+//! the functions, and cargo-lambda runs them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 

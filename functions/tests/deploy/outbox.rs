@@ -51,7 +51,7 @@ const AT_ONCE: usize = 4;
 /// How many operations a schedule has.
 const OPERATIONS: usize = 80;
 
-/// What goes wrong when a batch is delivered.
+/// What goes wrong when a batch is delivered. Nothing goes wrong with `Bus(Treatment::Accepts)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
     Bus(Treatment),
@@ -256,8 +256,9 @@ async fn consumed(events: &[Value]) -> usize {
     runs.load(Ordering::Relaxed)
 }
 
-/// Completes two operations. Returns the table and the batch of its changes, in which `edit` has altered the second
-/// operation's claim. That change is between the two completions.
+/// Completes two operations, one after the other. Returns the table and the batch of its four changes. `edit` has
+/// altered the third change, which is the second operation's claim. So the altered change is between the two
+/// completions.
 async fn two_ends(emulator: &Emulator, edit: impl Fn(&mut Value)) -> (String, Value) {
     let table = fresh_table();
     let mut operations = Operations::new(emulator.client(), table.clone(), 1).await;
@@ -377,8 +378,8 @@ async fn deliver(outbox: &mut Outbox, stream: &mut Stream, read: &Read, trouble:
     *met.trouble.entry(trouble).or_default() += usize::from(is_met);
 }
 
-/// Checks that every outcome was published, that the ids deduplicate the events to one per outcome, and that the events
-/// of a key are in the order of their generations.
+/// Checks that the events, deduplicated by their ids, report every outcome exactly once, and that the events of a key
+/// are in the order of their generations.
 fn judge(seed: u64, ends: &BTreeSet<End>, events: &[Value]) {
     let mut unique: BTreeMap<String, &Value> = BTreeMap::new();
     let mut latest: BTreeMap<String, u64> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Tests that the queues of `template.yaml` and of the layer's example suit their functions, and that the records
-//! outlive every queue that can deliver an event again.
+//! Tests that the queues of `template.yaml` and of the layer's example suit their functions, and that a record is kept
+//! for as long as a queue may redeliver the record's event.
 
 use std::{collections::BTreeSet, fs, sync::LazyLock, time::Duration};
 
@@ -56,7 +56,7 @@ impl Template {
         self.resources("AWS::Serverless::Function").filter(|(id, _)| *id != "OutboxFunction")
     }
 
-    /// The event sources whose answer lists failed records, each with its function.
+    /// The event sources for which a function's answer lists failed records, each with the function's logical id.
     pub(crate) fn batch_sources(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.resources("AWS::Serverless::Function")
             .flat_map(|(id, function)| events_of(function).map(move |event| (id, event)))
@@ -107,8 +107,8 @@ fn kept(queue: &Value) -> u64 {
     queue["MessageRetentionPeriod"].as_u64().unwrap_or(DEFAULT_MESSAGE_RETENTION)
 }
 
-/// Without this setting, Lambda ignores the list of failures: SQS deletes the failed messages, and a stream continues
-/// after the failed records.
+/// Without `ReportBatchItemFailures`, Lambda ignores the list of failures: SQS deletes the failed messages, and a
+/// stream continues after the failed records.
 #[test]
 fn batch_sources_report_item_failures() {
     for template in TEMPLATES.iter() {
@@ -183,7 +183,10 @@ fn layer_records_outlive_every_redelivery() {
         let Some(redelivery) = template.redelivery(id, function) else { continue };
         let retention = function["Environment"]["Variables"]["IDEMPOTENCY_RETENTION"].as_str();
         let days = retention.and_then(|retention| retention.strip_suffix('d')).expect("a retention in days");
-        assert!(days.parse::<u64>().unwrap() * DAY >= redelivery, "{id}: {days} days, {redelivery} s");
+        assert!(
+            days.parse::<u64>().unwrap() * DAY >= redelivery,
+            "{id} keeps a record for {days} days, but a queue may redeliver its event for {redelivery} s"
+        );
         queues += 1;
     }
     assert_eq!(queues, 1);

@@ -1,5 +1,5 @@
-//! Tests `cargo rehearse --function` on each kind of function: it raises no false alarm, and reports a wrong
-//! expectation.
+//! Tests `cargo rehearse --function` on each kind of function. The rehearsal raises no false alarm, and reports
+//! mistakes in the function and in the options.
 
 use std::{convert::Infallible, env, fs, path::PathBuf};
 

@@ -42,11 +42,13 @@ fn shape(event: &str, text: &str) -> Result<(), String> {
 }
 
 fn is(it: bool, what: &str) -> Result<(), String> {
-    if it { Ok(()) } else { Err(format!("not a valid {what}")) }
+    if it { Ok(()) } else { Err(format!("expected: {what}")) }
 }
 
 fn shape_of_http(event: &str, text: &str) -> Result<(), String> {
-    let is_at = |domain: Option<String>, what: &str| is(domain.is_some_and(|name| name.contains(what)), what);
+    let is_at = |domain: Option<String>, what: &str| {
+        is(domain.is_some_and(|name| name.contains(what)), &format!("domain name with `{what}`"))
+    };
     match event.split('-').next().unwrap() {
         "http" => {
             let event: ApiGatewayV2httpRequest = read(text)?;
@@ -74,8 +76,8 @@ fn shape_of_sqs(text: &str) -> Result<(), String> {
     is(messages.iter().all(|message| message.body.is_some()), "batch of messages with bodies")
 }
 
-/// Checks an event of this source. AWS's crates have no types for the sources that aren't listed: their events are the
-/// caller's own JSON, so any valid JSON passes.
+/// Checks an event of the source that the event's name begins with. AWS's crates have no type for a source that isn't
+/// listed here: its events are the caller's own JSON, so any valid JSON passes.
 fn shape_of_source(event: &str, text: &str) -> Result<(), String> {
     match event.split('-').next().unwrap() {
         "sns" => {
@@ -139,7 +141,7 @@ fn read_in_full<T: DeserializeOwned + Serialize + std::fmt::Debug>(text: &str) -
     }
 }
 
-/// The first field of `json` that `known` lacks.
+/// The path of the first field in `json` that `known` lacks.
 fn unknown(path: &str, json: &Value, known: &Value) -> Option<String> {
     match (json, known) {
         (Value::Object(fields), Value::Object(known)) => fields.iter().find_map(|(name, value)| {

@@ -1,5 +1,6 @@
 //! Tests that a real function writes no raw key, body or token into logs or metrics, even if it logs the library's own
-//! events of every level. It uses the examples' events and the table of the HTTP contract.
+//! events of every level. The tests deliver the events of the examples and of every source, and the cases of the HTTP
+//! contract.
 
 use std::{
     fs,
@@ -29,7 +30,7 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(test: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        // Otherwise this run would also search the output of a failed run with the same process id.
+        // A failed run with the same process id may have left output, which this run would also search.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         Self(folder)
@@ -57,7 +58,11 @@ fn holds_none(told: &str, secrets: &Secrets, at_least: usize) {
     let in_line = |line: &&str| found.iter().any(|(secret, _)| line.contains(secret));
     let lines: Vec<_> = told.lines().filter(in_line).take(10).collect();
     let first: Vec<_> = found.iter().take(10).collect();
-    assert!(found.is_empty(), "{} secrets were written, {first:#?}\nfor example in {lines:#?}", found.len());
+    assert!(
+        found.is_empty(),
+        "{} secrets were written: {first:#?}\nin lines such as {lines:#?}",
+        found.len()
+    );
 }
 
 /// Adds the contents of the function's event and of its answer to the secrets.
@@ -84,7 +89,7 @@ fn note(secrets: &mut Secrets, function: &str, event: &Value, answer: &Answer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_are_never_logged_for_events() {
+async fn secrets_in_example_events_are_never_logged() {
     let (database, folder) = (database().await, Folder::new("events"));
     let mut secrets = Secrets::default();
     for (function, story) in STORY {
@@ -108,7 +113,7 @@ async fn secrets_are_never_logged_for_events() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_are_never_logged_for_sources() {
+async fn secrets_in_source_events_are_never_logged() {
     let (database, folder) = (database().await, Folder::new("sources"));
     let mut secrets = Secrets::default();
     for (source, story) in sources::STORY {

@@ -21,10 +21,10 @@ pub(crate) const FOLDER: &str = "sources";
 /// The expected answer to an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
-    /// A response after this many runs. With zero runs, it's the previous response.
+    /// A response after this many runs. With zero runs, it equals the response to the event before.
     Ran(Runs),
-    /// A batch's answer after this many runs. If the answer reports a failed record, the source redelivers that record
-    /// and all later ones.
+    /// A batch's answer after this many runs, and the failed record that the answer reports, if any. The source
+    /// redelivers the failed record and all later ones.
     Batch(Runs, Option<&'static str>),
     /// A function error after this many runs. The source redelivers the whole event.
     Failed(Runs),
@@ -70,8 +70,8 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
         &[
             ("kafka", Ran(3)),
             ("kafka-again", Ran(0)),
-            // The second of three records fails. On redelivery, the first doesn't run again, and the third
-            // runs for the first time.
+            // The second of three records fails. On redelivery, only the second and the third run, the third for the
+            // first time.
             ("kafka-failing", Failed(2)),
             ("kafka-failing-again", Ran(2)),
         ],
@@ -118,7 +118,10 @@ pub(crate) async fn tell(story: &[(&str, Expected)], to: &mut impl Delivers) {
         let runs = to.marks().await - ran;
         ran += runs;
         let is_right = is_as(*expected, before.as_ref(), &answer, runs);
-        assert!(is_right, "{event}: {expected:?}, {runs} runs: {answer:?}, after {before:?}");
+        assert!(
+            is_right,
+            "{event}: expected {expected:?}, got {runs} runs and {answer:?}; before: {before:?}"
+        );
         before = Some(answer);
     }
 }
@@ -135,7 +138,8 @@ fn is_as(expected: Expected, before: Option<&Answer>, answer: &Answer, runs: Run
     }
 }
 
-/// Adds to the secrets those parts of a source's event that belong to a key or a payload. Logs may contain record ids.
+/// Adds the parts of a source's event that belong to a key or a payload to the secrets. Sequence numbers aren't
+/// secrets: logs may contain them.
 pub(crate) fn note(secrets: &mut Secrets, source: &str, event: &Value) {
     let records = event["Records"].as_array().map(Vec::as_slice).unwrap_or_default();
     match source {

@@ -1,4 +1,4 @@
-//! Starts a DynamoDB with a table of records and a table of payments, and functions that use it, as Lambda would.
+//! Starts functions, as Lambda would, and the DynamoDB that they use, with a table of records and a table of payments.
 
 use std::{
     fs,
@@ -23,8 +23,8 @@ const FUNCTIONS: [(&str, &str, &str); 4] = [
     ("refunds", env!("CARGO_BIN_EXE_refunds"), "refunding"),
 ];
 
-/// The log filter: the library at every level, and other crates up to DEBUG. At TRACE, the runtime and the AWS SDK log
-/// whole events, answers and records.
+/// The log filter: the library at every level, and other crates only up to DEBUG: at TRACE, the runtime and the AWS SDK
+/// log whole events, answers and records.
 pub(crate) const LOUD: &str = "debug,lambda_idempotency=trace";
 
 pub(crate) const TABLE: &str = "records";
@@ -55,7 +55,8 @@ pub(crate) async fn database() -> Database {
     database
 }
 
-/// The environment variables that Lambda sets for any function.
+/// The environment variables that Lambda sets for any function, and one that keeps the AWS SDK from asking EC2's
+/// metadata service.
 pub(crate) fn lambdas_environment() -> Vec<(&'static str, String)> {
     vec![
         ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".into()),
@@ -79,7 +80,8 @@ pub(crate) fn environment(database: &Database) -> Vec<(&'static str, String)> {
     environment
 }
 
-/// Removes the variables that the surrounding `cargo test` sets, and those that name a real AWS account.
+/// Removes the variables that `command` mustn't inherit from this test: those of `cargo test`, of a real AWS account
+/// and of the library, and the log filter.
 pub(crate) fn without_ours(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

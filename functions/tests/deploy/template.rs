@@ -134,8 +134,12 @@ fn outbox_reads_the_stream_in_order() {
     assert_eq!(stream["StartingPosition"], "TRIM_HORIZON");
     assert_eq!(stream["BisectBatchOnFunctionError"], true);
     assert_eq!(stream["DestinationConfig"]["OnFailure"]["Destination"], "UnpublishedQueue.Arn");
-    assert!(stream["MaximumRecordAgeInSeconds"].as_u64().unwrap() < 24 * 60 * 60, "a stream keeps 24 hours");
-    // With a limit on retries, Lambda would give up while EventBridge fails. A tumbling window would delay the events.
+    assert!(
+        stream["MaximumRecordAgeInSeconds"].as_u64().unwrap() < 24 * 60 * 60,
+        "a stream drops its records after 24 hours"
+    );
+    // With a limit on retries, Lambda would give up while EventBridge fails. Without a parallelization factor, Lambda
+    // reads one batch of a shard at a time. A tumbling window would delay the events.
     for name in ["MaximumRetryAttempts", "ParallelizationFactor", "TumblingWindowInSeconds"] {
         assert!(stream.get(name).is_none(), "{name}");
     }

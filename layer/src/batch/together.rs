@@ -30,9 +30,9 @@ use crate::{
     turn,
 };
 
-/// The longest time that the layer holds back the function's answer in shadow mode, while the library compares and
-/// records the batch's records. Without this limit, a store that doesn't respond would delay the answer once for each
-/// record of a FIFO group, because those records take turns.
+/// The longest time that the layer holds back the function's answer in shadow mode, while the library compares the
+/// batch's records with the store and stores their outcomes. Without this limit, a store that doesn't respond would
+/// delay the answer once for each record of a FIFO group, because those records take turns.
 const COMPARED_WITHIN: Duration = Duration::from_millis(100);
 
 /// The outcome for one record.
@@ -119,8 +119,8 @@ impl Together {
         self.state().own.take()
     }
 
-    /// Waits until the function has answered the original event, and then `COMPARED_WITHIN` for the library's
-    /// comparison.
+    /// Waits until the function has answered the original event. Then gives the library the time `COMPARED_WITHIN` for
+    /// its comparison.
     pub(super) async fn compared(&self) {
         self.has_own.notified().await;
         system_clock().sleep(COMPARED_WITHIN).await;
@@ -162,7 +162,7 @@ impl Together {
         }
     }
 
-    /// Calls the function as soon as every record in flight is waiting for it.
+    /// Calls the function if every record in flight is waiting for it.
     fn run_if_all_wait(self: &Arc<Self>) {
         let mut waiting = {
             let mut state = self.state();

@@ -79,7 +79,11 @@ impl KeyOf {
             Self::Header => kind == Kind::Http,
             Self::Record(source) => *source == kind,
         };
-        let other = if is_batch { "the records' own ids" } else { "a JSON Pointer such as /orderId" };
+        let other = if is_batch {
+            "the records' own ids (leave this setting out)"
+        } else {
+            "a JSON Pointer such as /orderId"
+        };
         (!fits).then(|| format!("events of the kind in IDEMPOTENCY_EVENT don't have this key; use {other}"))
     }
 

@@ -213,7 +213,10 @@ fn file_problems_name_the_file() {
 fn mode_off_needs_no_store_or_key() {
     let off = [("IDEMPOTENCY_MODE", "off")];
     assert_eq!(read_with(&off, None).unwrap().rules.settings.mode, Mode::Off);
-    assert!(read_with(&[off[0], ("IDEMPOTENCY_RETENTION", "x")], None).is_err(), "a mistake was ignored");
+    assert!(
+        read_with(&[off[0], ("IDEMPOTENCY_RETENTION", "x")], None).is_err(),
+        "an invalid retention was ignored"
+    );
 }
 
 #[test]

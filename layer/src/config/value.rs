@@ -1,4 +1,4 @@
-//! The values of single settings.
+//! Parses the value of each setting.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub(super) fn upstream(address: &str, port: u16) -> Result<String, String> {
 pub(super) fn list(text: &str) -> Result<Vec<String>, String> {
     let parts: Vec<_> = text.split(',').map(|part| part.trim().to_owned()).collect();
     match parts.iter().any(String::is_empty) {
-        true => Err(format!("`{text}` has an empty entry between its commas; leave it out")),
+        true => Err(format!("`{text}` has an empty entry; fill it in, or leave out its comma")),
         false => Ok(parts),
     }
 }

@@ -22,8 +22,8 @@ use crate::{
 pub(crate) const STREAM_TYPE: &str = "application/vnd.awslambda.http-integration-response";
 /// The bytes between the head and the body of a streamed response.
 const SEPARATOR: [u8; 8] = [0; 8];
-/// API Gateway looks for the separator in this many bytes ("Set up a Lambda proxy integration with payload response
-/// streaming in API Gateway", API Gateway developer guide).
+/// How many bytes of a stream API Gateway reads to find the separator ("Set up a Lambda proxy integration with payload
+/// response streaming in API Gateway", API Gateway developer guide).
 pub(crate) const LONGEST_HEAD: usize = 16 * 1024;
 
 /// Whether an answer with these headers is a streamed HTTP response.
@@ -69,7 +69,7 @@ impl FrontEnd {
         }
     }
 
-    /// Whether the front end passes a stream on. Others buffer it, and read it as JSON.
+    /// Whether the front end passes a stream on. The other front ends buffer the stream, and read it as JSON.
     pub(super) fn streams(self) -> bool {
         matches!(self, Self::RestApi | Self::FunctionUrl)
     }
@@ -156,8 +156,8 @@ pub(super) fn response(posted: &Posted, front_end: FrontEnd) -> (Response<Body>,
     let (has_type, streams) = (is_stream(&posted.headers), is_streamed(&posted.headers));
     let headed = || (streams && front_end == FrontEnd::RestApi).then(|| of_stream(bytes)).flatten();
     let read = match (has_type, &posted.body) {
-        // Node's client writes the head before the first part of the body, so a response without a body has no head.
-        // A function URL answers 200 (middyjs/middy#1189).
+        // Node's client writes the head only before the first part of the body, so a response without a body has no
+        // head. A function URL then answers 200 (middyjs/middy#1189).
         (true, _) if bytes.is_empty() => Some(Response::default()),
         (true, _) => of_stream(bytes),
         // The answer is too large for Lambda, or it's a stream that's too large to record. The function has run, so the

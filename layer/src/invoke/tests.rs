@@ -96,7 +96,7 @@ impl Bench {
             let (reply, _replied) = oneshot::channel();
             let body = Payload::Whole(Bytes::from_static(b"1"));
             sender.send(Posted { is_error: false, headers: json_headers(), body, reply }).unwrap();
-            // The function's process runs on.
+            // The function's answer doesn't end the `select!` below: Lambda hasn't got the answer yet.
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -171,8 +171,8 @@ async fn counted(invoking: impl Future<Output = ()>) -> [u64; 2] {
     ["idempotency_layer_internal_error", Metric::Unprotected.name()].map(|name| counters.get(name))
 }
 
-/// When the store panics, the claim may be written already, or the record may be complete. So the function doesn't get
-/// the event, even with `IDEMPOTENCY_ON_INTERNAL_ERROR=pass`.
+/// The layer can't know what the store wrote before its panic: the event may be claimed, or the record complete. So the
+/// function doesn't get the event, even with `IDEMPOTENCY_ON_INTERNAL_ERROR=pass`.
 #[tokio::test]
 async fn panic_ends_only_its_invocation() {
     for settings in [&[][..], &[("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")]] {

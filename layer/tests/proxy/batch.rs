@@ -328,7 +328,7 @@ async fn stream_records_after_a_failure_run_again() {
     assert_eq!(returned(&posted(first).await), ["102"]);
     let second = lambda.deliver(kinesis(&[102, 103, 104]));
     let next = function.next().await;
-    assert_eq!(next.json()["Records"].as_array().unwrap().len(), 3, "103 comes after the failure");
+    assert_eq!(next.json()["Records"].as_array().unwrap().len(), 3, "103 follows the failed 102");
     function.respond(&next, failures(&[])).await;
     assert!(returned(&posted(second).await).is_empty());
 }
@@ -388,7 +388,8 @@ async fn claim_never_replaces_a_records_field() {
     }
 }
 
-/// If the settings don't name the kind of the events, the layer can't find this mistake until the batch arrives.
+/// The records of a batch share one client context, so it can't carry a claim for each. If the settings don't name the
+/// kind of the events, the layer can't find this mistake until a batch arrives.
 #[tokio::test]
 async fn batches_with_context_claims_are_refused() {
     let lambda = Lambda::start().await;

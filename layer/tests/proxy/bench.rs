@@ -110,7 +110,7 @@ impl Lambda {
         self.deliver_with(event, Duration::from_secs(60), &[])
     }
 
-    /// Delivers an event with these headers. They replace the usual headers of the same names.
+    /// Delivers an event with this timeout and these headers. They replace the usual headers of the same names.
     pub(crate) fn deliver_with(
         &self,
         event: impl AsRef<[u8]>,
@@ -151,7 +151,7 @@ impl Lambda {
         self.state.others.lock().unwrap().clone()
     }
 
-    /// Ends the sandbox.
+    /// Sends the event SHUTDOWN to the extension.
     pub(crate) fn shut_down(&self) {
         self.state.shut_down.notify_one();
     }
@@ -202,7 +202,7 @@ impl State {
 /// The layer's program, and the function behind it. The test sends the function's requests.
 pub(crate) struct Function {
     address: String,
-    /// The id of the command's process.
+    /// The process id of the command that the program started. Empty for an extension, which starts no command.
     pub(crate) process: String,
     pub(crate) child: Child,
     file: PathBuf,
@@ -260,8 +260,7 @@ impl Function {
         Self { address, process, child, file }
     }
 
-    /// Starts the program by this command, and returns a function for it. `address` is the address of the program's
-    /// proxy.
+    /// Starts `program`, and returns a function behind it. `address` is the address of the program's proxy.
     pub(crate) fn at(address: String, mut program: Command) -> Self {
         let file = fresh_path();
         let log = std::fs::File::create(file.with_extension("log")).unwrap();
@@ -329,7 +328,7 @@ impl Function {
     }
 }
 
-/// Sends a signal to the process with this id. Returns whether there is one.
+/// Sends a signal to the process with this id. Returns whether that succeeded.
 pub(crate) fn kill(signal: &str, process: &str) -> bool {
     // Small systems have no program `kill`, but every shell has `kill` built in.
     let kill = format!("kill -s {signal} {process} 2>&-");
@@ -342,7 +341,7 @@ impl Drop for Function {
         if !self.process.is_empty() {
             let _ = kill("KILL", &self.process);
         }
-        // A function that `at` returned has no such file.
+        // Only the command that `start` gives to the program writes `file`. After `at`, there's no such file.
         let _ = std::fs::remove_file(&self.file);
         let _ = std::fs::remove_file(self.file.with_extension("log"));
     }

@@ -59,7 +59,7 @@ async fn only_compared_fields_must_match() {
 }
 
 #[tokio::test]
-async fn missing_key_setting_governs_unkeyed_events() {
+async fn on_missing_key_decides_about_unkeyed_events() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, KEY).await;
     for event in ["{}", "no JSON", r#"{"id": ""}"#] {

@@ -111,7 +111,7 @@ async fn concurrent_request_gets_a_conflict() {
 }
 
 #[tokio::test]
-async fn missing_key_setting_governs_unkeyed_requests() {
+async fn on_missing_key_decides_about_unkeyed_requests() {
     for (policy, passes) in [("pass", true), ("refuse", false)] {
         let lambda = Lambda::start().await;
         let settings = [KEY, &[("IDEMPOTENCY_ON_MISSING_KEY", policy)]].concat();
@@ -127,7 +127,7 @@ async fn missing_key_setting_governs_unkeyed_requests() {
 }
 
 #[tokio::test]
-async fn only_header_setting_passes_unkeyed_requests() {
+async fn by_default_only_header_keys_are_optional() {
     for (key, passes) in [("header", true), ("request-id", false), ("eventbridge", false), ("sqs", false)] {
         let lambda = Lambda::start().await;
         let function = Function::start(&lambda, &[("IDEMPOTENCY_KEY", key)]).await;
@@ -207,8 +207,9 @@ fn parts(posted: &Posted) -> (Value, String) {
     (serde_json::from_str(head).unwrap(), body.to_owned())
 }
 
-/// Sends two equal requests to a function URL. The function answers each request that it gets with these headers and
-/// this body. It must get the second request if `runs_again` is true, and must not otherwise. Returns both answers.
+/// Sends two equal requests to a function URL. Each time the function runs, it answers with these headers and this
+/// body. It must run for the second request if `runs_again` is true, and mustn't otherwise. Returns both answers. The
+/// limit for recorded answers is 1,000 bytes.
 async fn twice(headers: &[(&str, &str)], body: &str, runs_again: bool) -> [Posted; 2] {
     twice_behind("function-url", headers, body, runs_again).await
 }
@@ -343,6 +344,7 @@ async fn streamed_json_over_the_limit_is_read() {
     assert_eq!((status(&again), again.text().contains("not-retained")), (409, true), "{again:?}");
 }
 
+/// The fenced delivery gets the successor's outcome, whose response was too large to record.
 #[tokio::test]
 async fn fenced_stream_is_refused_as_not_retained() {
     let lambda = Lambda::start().await;
@@ -394,7 +396,7 @@ async fn malformed_request_is_refused_with_400() {
 }
 
 #[tokio::test]
-async fn malformed_requests_get_a_streamed_refusal() {
+async fn refusals_are_streamed_for_streaming_functions() {
     let lambda = Lambda::start().await;
     let settings = [KEY, &[("IDEMPOTENCY_STREAMING", "true")]].concat();
     let function = Function::start(&lambda, &settings).await;
@@ -425,7 +427,7 @@ async fn buffering_front_ends_get_no_streams() {
 }
 
 /// The library converts JSON without a status to a response whose body is a string, in which each quote takes two
-/// bytes.
+/// bytes. That makes this answer's recorded form too large for the front end.
 #[tokio::test]
 async fn answers_with_oversized_recorded_form_are_delivered() {
     let lambda = Lambda::start().await;

@@ -236,7 +236,8 @@ async fn events_can_come_from_another_proxy() {
     }
 }
 
-/// This happens if another tool has replaced `AWS_LAMBDA_EXEC_WRAPPER`, for example: the runtime polls Lambda directly.
+/// For example, if another tool has replaced `AWS_LAMBDA_EXEC_WRAPPER`, the runtime bypasses the layer: it polls Lambda
+/// directly.
 #[tokio::test]
 async fn bypassed_layer_is_reported_at_shutdown() {
     let lambda = Lambda::start().await;
@@ -251,7 +252,8 @@ async fn required_extension_waits_for_the_runtime() {
     let lambda = Lambda::start().await;
     let function = started(&lambda, &[WORKING, &[("IDEMPOTENCY_REQUIRED", "1")]].concat());
     until("the warning is logged", || function.log().contains("hasn't sent the layer a request")).await;
-    // The extension has only registered. Lambda hands out no invocation until the extension asks for its first event.
+    // So far, the extension has only registered. Lambda hands out no invocation until the extension asks for its first
+    // event.
     assert_eq!(lambda.others().len(), 1, "{:?}", lambda.others());
     let waiting = lambda.deliver(r#"{"id": 1}"#);
     function.respond(&function.next().await, "1").await;
@@ -293,7 +295,7 @@ pub(crate) fn on_table(endpoint: &str) -> [(&str, &str); 7] {
 
 /// Ends the sandbox while an extension records the answer `1` to the delivered event, and waits until the extension has
 /// ended. The proxy breaks `requests` requests with `fault`, beginning with the request that records the answer.
-/// Returns how long the end took, and the extension's output.
+/// Returns how long the extension took to end, and its output.
 async fn shut_down_while_recording(
     lambda: &Lambda,
     wire: &Proxy,
@@ -319,7 +321,7 @@ async fn shut_down_while_recording(
     (begun.elapsed(), log)
 }
 
-/// A function that answers just before its deadline times out while its answer is being recorded.
+/// If a function answers just before its deadline, it can time out while the layer records the answer.
 #[tokio::test]
 async fn extension_records_the_answer_before_it_ends() {
     let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
@@ -402,6 +404,7 @@ async fn wrapper_starts_the_program_and_the_command() {
         .env("IDEMPOTENCY_WRAPPER", "/usr/bin/env")
         .envs(WORKING.iter().copied());
     let script = format!("[ \"$AWS_LAMBDA_RUNTIME_API\" != {} ] && exit 9", lambda.address());
+    // `env` plays another wrapper script. Without it, `CHAINED=1` would be the command.
     let output = command.args(["CHAINED=1", "/bin/sh", "-c", &script]).output();
     let output = tokio::time::timeout(PATIENCE, output).await.expect("the program ends").unwrap();
     assert_eq!(output.status.code(), Some(9), "{output:?}");

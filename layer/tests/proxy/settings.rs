@@ -56,7 +56,7 @@ fn by(role: &'static str) -> Value {
     event("http-api", Sent { role, ..POST })
 }
 
-/// A load balancer verifies no callers.
+/// A request through a load balancer, which verifies no callers.
 fn unverified(authorization: Option<&str>) -> Value {
     let mut request = event("alb", POST);
     set_header(&mut request, "authorization", authorization);
@@ -64,7 +64,7 @@ fn unverified(authorization: Option<&str>) -> Value {
 }
 
 #[tokio::test]
-async fn callers_setting_decides_who_shares_keys() {
+async fn setting_decides_which_callers_share_keys() {
     use Then::{Refuses, Replays, Runs};
     let named = || [(by("ANNA"), Runs), (by("OTTO"), Runs), (by("ANNA"), Replays), (by("OTTO"), Replays)];
     let [none, one, another] = [None, Some("Bearer 1"), Some("Bearer 2")].map(unverified);
@@ -101,7 +101,8 @@ async fn requests_must_match_in_compared_fields() {
     requests(&[("IDEMPOTENCY_COMPARE", "/amount")], &all).await;
 }
 
-/// If the layer records a failure, the caller gets the problem `operation-failed`, from the run and from each replay.
+/// If the layer records a failure, the first caller gets 500 with the problem `operation-failed`, and so does each
+/// duplicate.
 #[tokio::test]
 async fn function_errors_over_http_can_be_recorded() {
     for setting in [("IDEMPOTENCY_ON_ERROR", "record"), ("IDEMPOTENCY_EXECUTION", "at-most-once")] {
@@ -148,7 +149,8 @@ async fn operations_have_their_own_keys() {
     }
 }
 
-/// The lease is short, because the successor would otherwise wait until the deadline, for more than a minute.
+/// The default lease ends only after the deadline, which is a minute away. The test sets a short lease, so that the
+/// successor can take over sooner.
 #[tokio::test]
 async fn short_lease_is_extended_while_function_runs() {
     let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
@@ -168,8 +170,8 @@ async fn short_lease_is_extended_while_function_runs() {
     assert_eq!(posted(waiting).await.text(), "1");
 }
 
-/// How often the layer has counted this metric. Each line of the log has the count since the line before, which is 1
-/// here.
+/// How often the layer has counted this metric: the number of log lines in which the metric is 1. Each line has the
+/// count since the previous line, which is never more than 1 in these tests.
 fn counted(log: &str, metric: &str) -> usize {
     log.matches(&format!("\"{metric}\":1")).count()
 }

@@ -11,7 +11,7 @@ use super::{
     http_events::{created, header, status},
 };
 
-/// The successor waits until the lease has expired.
+/// Makes the successor wait until the lease has expired, and gives the function the claim's facts.
 const SETTINGS: &[(&str, &str)] =
     &[("IDEMPOTENCY_ON_IN_PROGRESS", "wait:20s"), ("IDEMPOTENCY_CLAIM_FIELD", "claim")];
 
@@ -19,12 +19,13 @@ const SETTINGS: &[(&str, &str)] =
 struct Takeover {
     lambda: Lambda,
     function: Function,
-    /// The delivery whose lease has expired: the event as the function got it, and the receiver of the answer that
-    /// Lambda gets.
+    /// The event of the delivery whose lease has expired, as the function got it.
     slow: Got,
+    /// Receives the answer that Lambda gets for that delivery.
     fenced: oneshot::Receiver<Posted>,
-    /// The event and the receiver for the delivery that took over.
+    /// The event of the delivery that took over, as the function got it.
     next: Got,
+    /// Receives the answer that Lambda gets for the delivery that took over.
     successor: oneshot::Receiver<Posted>,
 }
 
@@ -45,7 +46,7 @@ impl Takeover {
         self.function.respond(&self.next, successors.to_owned()).await;
         let successor = posted(self.successor).await;
         let accepted = self.function.respond(&self.slow, late.to_owned()).await;
-        assert_eq!(accepted.status, 202, "a runtime client may end its process at an error");
+        assert_eq!(accepted.status, 202, "an error status can make a runtime client end its process");
         let fenced = posted(self.fenced).await;
         let again = self.lambda.deliver(event);
         assert!(self.function.gets_nothing().await);

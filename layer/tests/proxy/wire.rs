@@ -33,12 +33,12 @@ async fn non_invocation_requests_pass_unchanged() {
         assert_eq!(sent.headers["x-mine"], "1");
     }
     let unknown = function.send("POST", "/2018-06-01/runtime/invocation/x/response", &[], Bytes::new()).await;
-    assert_eq!(unknown.status, 400, "Lambda answers for an invocation that the proxy doesn't know");
+    assert_eq!(unknown.status, 400, "Lambda's refusal of the unknown invocation must pass through");
 }
 
 /// A runtime that reports its init error twice must get Lambda's own refusal.
 #[tokio::test]
-async fn refused_init_errors_reach_the_function() {
+async fn refusal_of_init_error_reaches_function() {
     let lambda = Lambda::start().await;
     let mut function = Function::start(&lambda, KEY).await;
     for (status, body) in [(202, &b"other"[..]), (403, SECOND_INIT_ERROR), (403, SECOND_INIT_ERROR)] {
@@ -85,7 +85,8 @@ async fn stale_invocation_ids_settle_nothing() {
     assert_eq!(posted(again).await.text(), "1");
 }
 
-/// Sends a chunked response on a raw connection, and returns the status. The head doesn't announce the trailers.
+/// Sends a chunked response with these trailers on a raw connection. The head has no `Trailer` header that announces
+/// the trailers. Returns the HTTP version and the status of the answer.
 async fn stream(function: &Function, event: &Got, chunks: &[&[u8]], trailers: &str) -> String {
     let mut connection = TcpStream::connect(function.address()).await.unwrap();
     let id = event.header("lambda-runtime-aws-request-id");
@@ -144,7 +145,7 @@ async fn broken_stream_releases_the_key() {
 }
 
 #[tokio::test]
-async fn oversized_streams_pass_unrecorded() {
+async fn oversized_streams_pass_but_are_not_retained() {
     let lambda = Lambda::start().await;
     let function =
         Function::start(&lambda, &[KEY, &[("IDEMPOTENCY_MAX_RESPONSE", "1000000")]].concat()).await;

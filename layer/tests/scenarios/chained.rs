@@ -1,8 +1,9 @@
-//! Tests the layer with another proxy between Lambda and the layer, and between the layer and the function.
+//! Tests the layer with another proxy, which is either between Lambda and the layer, or between the layer and the
+//! function.
 //!
-//! The other proxy is the layer's own program, switched off, or `other-proxy` if both are extensions.
-//! `RUNTIME_API_PROXY` can name a different program, which must listen on `LRAP_LISTENER_PORT`, like AWS's example in Go
-//! (`aws-samples/aws-lambda-extensions`).
+//! The other proxy is a second process of the layer's program, switched off. If both proxies are extensions, the other
+//! proxy is the script `other-proxy`. `RUNTIME_API_PROXY` can name a different program, which must listen on
+//! `LRAP_LISTENER_PORT`, like AWS's example in Go (`aws-samples/aws-lambda-extensions`).
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -23,15 +24,16 @@ const WRAPPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/idempotency-wrapper"
 /// The other proxy as an extension in Python.
 const OTHER_EXTENSION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/other-proxy");
 
-/// Writes a script to this file.
+/// Writes a script to the file `script`, and returns the file's path. The script reports that the other proxy starts,
+/// and then runs `text`.
 fn write(script: &Path, text: &str) -> String {
     fs::write(script, format!("#!/bin/sh\necho the other proxy starts\n{text}")).unwrap();
     fs::set_permissions(script, fs::Permissions::from_mode(0o755)).unwrap();
     script.display().to_string()
 }
 
-/// Returns the file of the other proxy as an extension. The extension listens on `OTHER_PORT`, and is a client of the
-/// Runtime API at `OTHER_UPSTREAM`.
+/// Returns the path of the program that runs the other proxy as an extension. The proxy listens on `OTHER_PORT`, and
+/// passes requests on to the Runtime API at `OTHER_UPSTREAM`.
 fn other_extension(folder: &Path) -> String {
     let Ok(program) = std::env::var("RUNTIME_API_PROXY") else { return OTHER_EXTENSION.into() };
     // The extension registers under its program's name, which must also be the name of this script's file.
@@ -60,6 +62,9 @@ fn other_proxy(folder: &Path) -> String {
 
 /// Delivers an event twice to a function behind both proxies, and checks that the second delivery is a replay. With
 /// `polls`, both proxies are extensions, and the other proxy must pass on this many polls.
+///
+/// `layer` gets the path of the other proxy, and returns the command in front of the function's command. In the values
+/// of `settings`, `OTHER` stands for the same path.
 async fn replays(layer: impl Fn(&str) -> String, polls: Option<usize>, settings: &[(&str, &str)]) {
     // AWS's example sends each header twice, and 200 where Lambda sends 202. Only Node's client accepts that.
     let is_the_example = std::env::var_os("RUNTIME_API_PROXY").is_some();
@@ -140,7 +145,7 @@ async fn layer_works_in_front_of_another_extension() {
     extensions_replay(1, &ours, &chain).await;
 }
 
-/// Runs both proxies as Lambda does: as extensions.
+/// Calls [`replays`] with both proxies as extensions. `port` is the port of the layer.
 async fn extensions_replay(polls: usize, port: &str, chain: &[(&str, &str)]) {
     let settings = [("OTHER_EXTENSION", "OTHER"), ("IDEMPOTENCY_PORT", port), ("IDEMPOTENCY_REQUIRED", "1")];
     replays(|_| "/opt/idempotency-wrapper ".into(), Some(polls), &[&settings, chain].concat()).await;

@@ -14,11 +14,11 @@ use crate::{
     sandbox::{Answer, Function, Mode, Sandbox},
 };
 
-/// Reads the `IDEMPOTENCY_` settings of a function in the template. Their values have no intrinsic functions such as
-/// `!Ref`.
+/// Reads the `IDEMPOTENCY_` settings of a function from the template's text. This works because no value has an
+/// intrinsic function such as `!Ref`.
 fn settings_of(function: &str) -> Vec<(String, String)> {
     let template = fs::read_to_string(project().join("layer/example/template.yaml")).unwrap();
-    let from = template.find(&format!("\n  {function}:\n")).expect("the function");
+    let from = template.find(&format!("\n  {function}:\n")).expect("the template has the function");
     let lines =
         template[from..].lines().skip(2).take_while(|line| line.is_empty() || line.starts_with("    "));
     let settings = lines

@@ -1,4 +1,4 @@
-//! The functions' effects. Each is one line in a file, which outlives every kill.
+//! The functions' runs and effects. Each is one line of a file that outlives every kill.
 
 use std::{
     fs::{self, File, Permissions},

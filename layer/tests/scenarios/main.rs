@@ -1,5 +1,5 @@
-//! Tests the layer in front of functions that don't know of it: the official runtime clients of five languages, under
-//! AWS's Runtime Interface Emulator. The store is a DynamoDB behind a proxy that breaks requests.
+//! Tests the layer in front of functions that don't know of it. The functions use the official runtime clients of five
+//! languages, under AWS's Runtime Interface Emulator. The store is a DynamoDB behind a proxy that breaks requests.
 //!
 //! `layer/tests/install` installs the clients, and `scripts/tools` the emulator. If one of them is missing, the tests
 //! that need it say so and are skipped. In CI, they fail instead. Environment variables select runtimes, scenarios and
@@ -46,7 +46,8 @@ fn is_asked(variable: &str, name: &str) -> bool {
     std::env::var(variable).map_or(true, |part| name.contains(&part))
 }
 
-/// Plays these scenarios with these runtimes in both modes, and reports them. `None` without the emulator.
+/// Plays these scenarios with these runtimes in both modes, and returns a report. If `layer` is `None`, the functions
+/// run without the layer. Returns `None` if the emulator is missing.
 async fn play(scenarios: Vec<Scenario>, runtimes: &[Runtime], layer: Option<&str>) -> Option<Report> {
     tool("aws-lambda-rie")?;
     let database = Arc::new(Database::embedded().await.unwrap());
@@ -83,8 +84,8 @@ async fn play(scenarios: Vec<Scenario>, runtimes: &[Runtime], layer: Option<&str
     Some(report)
 }
 
-/// Groups the scenarios that can share a sandbox: those that have the same configuration and break nothing. Each comes
-/// with its position in the table.
+/// Groups the scenarios that can share a sandbox: those that have the same configuration and break nothing. Each
+/// scenario comes with its position in the table.
 fn groups(scenarios: &[Scenario], runtime: Runtime, mode: Mode) -> Vec<Vec<(usize, Scenario)>> {
     let mut groups: BTreeMap<String, Vec<(usize, Scenario)>> = BTreeMap::new();
     let asked = scenarios
@@ -112,8 +113,8 @@ type Played = (usize, String, Result<(), String>);
 const LATE: Duration = Duration::from_millis(50);
 
 /// Plays the group in one sandbox. If the emulator itself ended, plays the group once more, since the emulator isn't
-/// under test. If the machine paused, plays each scenario once more that failed because a delivery timed out, or was
-/// refused as in progress.
+/// under test. If the machine paused, plays some of the failed scenarios once more: those in which a delivery timed
+/// out, or was refused as in progress.
 async fn play_group(
     group: &[(usize, Scenario)],
     runtime: Runtime,
@@ -137,7 +138,7 @@ async fn play_group(
         return results;
     }
     let column = (runtime.name(), mode.name());
-    println!("{column:?}: played again; emulator {end:?}; a timer was {late:?} late: {results:?}");
+    println!("playing {column:?} again; emulator's end: {end:?}; timer delay: {late:?}; before: {results:?}");
     for played in play_once(&again, (runtime, mode), layer, database, "-again").await.0 {
         if let Some(first) = results.iter_mut().find(|first| first.0 == played.0) {
             *first = played;
@@ -146,7 +147,7 @@ async fn play_group(
     results
 }
 
-/// Plays the group. Also returns how the emulator ended, if it did, and how late a timer was.
+/// Plays the group. Also returns how the emulator ended, if it did, and the longest delay of a timer.
 async fn play_once(
     group: &[(usize, Scenario)],
     (runtime, mode): (Runtime, Mode),

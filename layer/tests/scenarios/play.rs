@@ -142,7 +142,7 @@ impl Stage {
         self.fleet().iter().find_map(|sandbox| sandbox.emulators_end())
     }
 
-    /// The output of the sandboxes, for the report of a failure.
+    /// The ledger, the requests to the store, and the output of the sandboxes, for the report of a failure.
     pub(crate) fn told(&self) -> String {
         let ledger = std::fs::read_to_string(self.ledger.file()).unwrap_or_default();
         let mut told = format!("ledger:\n{ledger}\nstore: {:?}\n", self.proxy.arrived());
@@ -162,7 +162,7 @@ struct Play<'a> {
     /// The response of each key's latest run.
     latest: HashMap<&'static str, Vec<u8>>,
     started: Option<(Event, JoinHandle<Answer>)>,
-    /// Whether the next delivery starts the function.
+    /// Whether a process has ended, so that the next delivery starts the function.
     has_ended: bool,
     /// The number of requests that the store got before this play.
     from: usize,
@@ -277,8 +277,8 @@ impl Play<'_> {
         if killed == 0 { Err("there's no process of the function to kill".into()) } else { Ok(()) }
     }
 
-    /// Sends the event to the sandbox with this index. After `Start`, skips the first sandbox, which runs the started
-    /// delivery.
+    /// Sends the event to the sandbox with this index. Between the steps `Start` and `Finish`, the index counts from
+    /// the second sandbox, because the first one runs the started delivery.
     async fn send(&self, at: usize, event: &Event) -> Answer {
         let at = if self.started.is_some() { at + 1 } else { at };
         self.stage.sandbox(at).invoke(&event.bytes(self.key), event.headers()).await
@@ -376,7 +376,7 @@ impl Play<'_> {
         }
     }
 
-    /// Notes a response, and checks that it's of a new run, which no earlier response in this play came from.
+    /// Notes a response, and checks that it comes from a new run: no earlier response in this play came from this run.
     fn is_new(&mut self, event: &Event, bytes: &[u8]) -> Result<(), String> {
         let run = run_of(bytes).ok_or_else(|| format!("not a function's response: {}", short(bytes)))?;
         if !self.seen.insert(run.clone()) {
@@ -411,7 +411,7 @@ impl Play<'_> {
             let (ran, had) = (ledger.runs(&key), ledger.effects(&key));
             if !runs.holds(ran) || !effects.holds(had) {
                 return Err(format!(
-                    "{ran} runs and {had} effects of `{suffix}`, not {runs:?} and {effects:?}"
+                    "the key `{key}` has {ran} runs and {had} effects, not {runs:?} and {effects:?}"
                 ));
             }
         }

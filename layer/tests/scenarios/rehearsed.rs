@@ -15,8 +15,8 @@ def handler(event, context):
     return {'done': event['id']}
 ";
 
-/// Writes a script that starts the layer's program with these settings. A test can't set them as variables of its own
-/// process, which all tests share.
+/// Writes a script that starts the layer's program with these settings, and returns the option that names the script.
+/// The settings can't be variables of the test's own process, because all tests share the process.
 fn layer(folder: &Path, name: &str, settings: &str) -> String {
     let script = folder.join(name);
     let program = env!("CARGO_BIN_EXE_idempotency-extension");

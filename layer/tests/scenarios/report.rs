@@ -31,7 +31,7 @@ impl Report {
         self.rows.iter().map(|(_, cells)| cells.len()).sum()
     }
 
-    /// The scenarios with a play. The others have an empty row, or none.
+    /// The scenarios that were played. Any other scenario has an empty row, or no row.
     fn played(&self) -> impl Iterator<Item = &(String, Cells)> {
         self.rows.iter().filter(|(_, cells)| !cells.is_empty())
     }

@@ -36,7 +36,7 @@ impl Runtime {
     }
 
     /// Whether the installed client asks for several invocations at a time on Managed Instances. Node's client does so
-    /// from version 4, which needs Node 22. Rust's client does so with its feature `concurrency-tokio`.
+    /// only from version 4, which needs Node 22. Rust's client does so only with its feature `concurrency-tokio`.
     pub(crate) fn is_concurrent(self) -> bool {
         !matches!(self, Self::Node | Self::Rust)
     }

@@ -1,10 +1,10 @@
 //! A function under AWS's Runtime Interface Emulator, with or without the layer.
 //!
-//! This was written for the emulator in version 1.170.0 of the SAM CLI. On demand, the emulator runs the given
+//! This was written for the emulator in version 1.170.0 of the SAM CLI. In on-demand mode, the emulator runs the given
 //! command, one invocation at a time, and kills the process at the deadline. With `AWS_LAMBDA_MAX_CONCURRENCY`, it
-//! emulates Managed Instances: it runs `/var/task/bootstrap` as user 993, and takes several invocations at once. It
-//! sends now + timeout × 10⁶ as the deadline, but answers at the real deadline while the handler runs on. For its own
-//! `/var/task`, the emulator gets a mount namespace, which needs root.
+//! emulates Managed Instances: it runs `/var/task/bootstrap` as user 993, and takes several invocations at once. In
+//! this mode, it sends a wrong deadline: a million times the timeout from now. When the timeout has passed, it answers,
+//! but the handler runs on. The emulator gets its own `/var/task` in a mount namespace, which needs root.
 
 use std::{
     fs::{self, File, Permissions},
@@ -52,7 +52,7 @@ impl Mode {
     }
 }
 
-/// Whether this process can start another one with its own mounts. Panics in CI if it can't.
+/// Whether this process can start a process that has its own mounts. Panics in CI if it can't.
 pub(crate) fn has_namespaces() -> bool {
     let mut unshare = Command::new("unshare");
     unshare.args(["-m", "mount", "-t", "tmpfs", "tmpfs", "/var"]).stderr(Stdio::null());
@@ -117,7 +117,8 @@ pub(crate) struct Sandbox {
     folder: PathBuf,
     url: String,
     client: reqwest::Client,
-    /// Locked during an invocation. In on-demand mode, the emulator panics if another invocation arrives meanwhile.
+    /// Each invocation in on-demand mode holds this lock, because the emulator panics if a second invocation arrives.
+    /// `None` on Managed Instances.
     one_at_a_time: Option<tokio::sync::Mutex<()>>,
 }
 
@@ -188,7 +189,7 @@ impl Sandbox {
                     let end: Vec<_> = log.lines().rev().take(LINES_SHOWN).collect();
                     let ended = self.emulators_end();
                     Answer::Died(format!(
-                        "no answer from the emulator ({ended:?}): {error:?}; its log, backwards: {end:?}"
+                        "the emulator ({ended:?}) didn't answer: {error:?}. Its log, last line first: {end:?}"
                     ))
                 }
             };
@@ -210,7 +211,7 @@ impl Sandbox {
         self.process.lock().unwrap().id()
     }
 
-    /// Sends SIGKILL to the processes that run `program`, below the emulator. Returns how many there were.
+    /// Sends SIGKILL to the emulator's descendants that run `program`. Returns how many there were.
     pub(crate) fn kill(&self, program: &str) -> usize {
         let below = processes_below(self.emulator());
         let named = |process: &&u32| {
@@ -224,13 +225,13 @@ impl Sandbox {
         found.len()
     }
 
-    /// The resident memory of the processes below the emulator that run `program`, in KiB.
+    /// The resident memory of the emulator's descendants that run `program`, in KiB.
     pub(crate) fn resident(&self, program: &str) -> usize {
         self.sum(program, "status", |status| kib(status, "VmRSS:"))
     }
 
-    /// The peak resident memory of the processes below the emulator that run `program`, in KiB: since their start, or
-    /// since [`forget_peak`](Self::forget_peak).
+    /// The peak resident memory of the emulator's descendants that run `program`, in KiB. It's the peak since their
+    /// start, or since [`forget_peak`](Self::forget_peak).
     pub(crate) fn peak(&self, program: &str) -> usize {
         self.sum(program, "status", |status| kib(status, "VmHWM:"))
     }
@@ -242,10 +243,11 @@ impl Sandbox {
         }
     }
 
-    /// The processor time so far of the processes below the emulator that run `program`, in ticks of 10 ms.
+    /// The processor time so far of the emulator's descendants that run `program`, in ticks of 10 ms.
     pub(crate) fn ticks(&self, program: &str) -> usize {
         self.sum(program, "stat", |stat| {
-            // After the process's name, which can contain anything, words 11 and 12 are the user and the kernel time.
+            // The process's name can contain anything, so count the words after it, from 0. Words 11 and 12 are the
+            // user time and the kernel time.
             let words = stat.rsplit(')').next()?.split_whitespace().skip(11).take(2);
             words.map(|word| word.parse::<usize>().ok()).sum()
         })
@@ -278,7 +280,7 @@ impl Sandbox {
 }
 
 impl Drop for Sandbox {
-    /// Sends SIGTERM to the emulator, so that it kills the function. After a SIGKILL, the function would run on.
+    /// Sends SIGTERM to the emulator, which then kills the function. SIGKILL would end only the emulator.
     fn drop(&mut self) {
         let emulator = self.process.get_mut().unwrap_or_else(PoisonError::into_inner);
         signal("TERM", emulator.id());

@@ -17,7 +17,7 @@ pub(crate) struct Scenario {
     /// The invocation's timeout in seconds.
     pub(crate) timeout: u64,
     pub(crate) steps: Vec<Step>,
-    /// The expected numbers of runs and effects of each key.
+    /// For each key, given by its suffix, the expected number of runs and the expected number of effects.
     pub(crate) totals: Vec<(&'static str, Count, Count)>,
     /// The keys in the order in which their effects must happen. `None` allows any order.
     pub(crate) order: Option<&'static [&'static str]>,
@@ -72,8 +72,8 @@ impl Only {
 pub(crate) enum Step {
     /// Delivers an event, and waits for the answer.
     Send(Event, Then),
-    /// Repeats a delivery while it's refused as in progress, or times out because the function is still starting. Then
-    /// checks the answer. Stops after 30 seconds.
+    /// Repeats a delivery, for at most 30 seconds, while it's refused as in progress, or times out because the function
+    /// is still starting. Then checks the last answer.
     Until(Event, Then),
     /// Delivers an event this many times concurrently. One delivery runs; the others replay, or are refused as in
     /// progress.
@@ -86,7 +86,7 @@ pub(crate) enum Step {
     /// requests in this way.
     Break(usize, usize, HttpWay),
     Heal,
-    /// Forwards the requests that the proxy has held back.
+    /// Forwards the requests that the proxy has held back until this moment.
     Deliver(When),
     /// Waits until the store has got this many requests since the scenario's beginning.
     Requests(usize),
@@ -99,8 +99,8 @@ pub(crate) enum Step {
     Restart,
 }
 
-/// The event to deliver. The scenario gives only a suffix for the event's key, which is appended to the play's key. A
-/// play is one run of a scenario.
+/// The event to deliver. Its key is the play's key with a suffix, which the scenario gives. A play is one run of a
+/// scenario.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// `{"id": KEY, "do": STEPS}`
@@ -109,7 +109,8 @@ pub(crate) enum Event {
     With(&'static str, &'static str, &'static str),
     /// `Plain` with this many bytes of padding.
     Padded(&'static str, &'static str, usize),
-    /// A request at this front end, with the `Idempotency-Key`, if any, and the body of `Plain`.
+    /// A request at this front end, with this `Idempotency-Key`, if any. In the header, `KEY` stands for the play's
+    /// key. The body is the JSON of `Plain`, with this suffix and these steps.
     Http(&'static str, Option<&'static str>, &'static str, &'static str),
     /// A batch of this source with these records, each given as its key and its steps.
     Batch(Source, &'static [(&'static str, &'static str)]),
@@ -128,9 +129,9 @@ pub(crate) enum Source {
 /// The expected answer to a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// A response of a new run, which no earlier response in this play came from.
+    /// A response of a new run: no earlier response in this play came from the same run.
     Runs,
-    /// A response of a new run that contains this text.
+    /// A response of a new run. The response contains this text.
     RunsWith(&'static str),
     /// A response of the function, from a new run or an earlier run.
     Answers,
@@ -149,7 +150,7 @@ pub(crate) enum Then {
     Responds(u16),
     /// The HTTP response of the key's latest run, marked as a replay.
     RespondsAgain(u16),
-    /// The layer's own HTTP response, with this status and this header.
+    /// The layer's own HTTP response, with this status and, unless the name is empty, with a header of this name.
     Declines(u16, &'static str),
     /// These records failed, and no others.
     Fail(&'static [&'static str]),
@@ -186,7 +187,7 @@ impl Event {
         }
     }
 
-    /// The event's bytes, for the scenario's run with this key.
+    /// The event's bytes in the play with this key.
     pub(crate) fn bytes(&self, play: &str) -> Vec<u8> {
         self.json(play).to_string().into_bytes()
     }
@@ -224,7 +225,7 @@ impl Event {
 }
 
 fn plain(play: &str, suffix: &str, steps: &str) -> Value {
-    // `a~2` is the key `a` in another message.
+    // The suffixes `a` and `a~2` give two messages with the same key.
     let suffix = suffix.split('~').next().unwrap_or_default();
     json!({ "id": format!("{play}{suffix}"), "do": steps })
 }

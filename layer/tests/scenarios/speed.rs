@@ -20,14 +20,15 @@ use crate::{
     sandbox::{Answer, Function, Mode, Sandbox, scratch},
 };
 
-/// How many invocations each variant gets.
+/// How many invocations each variant gets. A variant is the function without the layer, or behind the layer with
+/// certain settings.
 const INVOCATIONS: usize = 2000;
 
 /// How many sandboxes each variant starts, to measure how long a start takes.
 const STARTS: usize = 15;
 
 /// The pause before each event at the simulated Runtime API. During this pause, the function that was measured last
-/// sends its next poll.
+/// sends its next poll. Without the pause, the poll would disturb the next measurement.
 const PAUSE: Duration = Duration::from_millis(3);
 
 /// The size of a large event, and of a large answer, in bytes.
@@ -91,8 +92,9 @@ pub(crate) async fn measure(layer: &str) -> String {
     for measured in &mut all {
         measured.ticks = measured.sandbox.ticks(PROGRAM) - measured.ticks;
     }
-    // Delivers the same keys again, which the layer answers without calling the function. In between, new keys go to
-    // the function that has no layer.
+    // Delivers the keys of the last two variants again. The layer answers these duplicates without calling the
+    // function. In between, the function without the layer gets new keys, and its times are the base for the
+    // duplicates' times.
     let mut again = [Vec::new(), Vec::new()];
     let base = &all[0];
     let mut alone = Vec::new();
@@ -117,10 +119,10 @@ pub(crate) async fn measure(layer: &str) -> String {
     format!("{emulated}\n{large}\n{}", measure_callers(&mut callers).await)
 }
 
-/// Measures the most memory that a large event and a large answer take in the layer, beyond what it had before.
+/// Measures how far a large event, or a large answer, raises the peak of the layer's memory above its memory before.
 async fn large(all: &[Measured]) -> String {
     let mut text =
-        format!("peak minus earlier resident memory, per byte of a {LARGE}-byte event or answer\n");
+        format!("peak minus previous resident memory, per byte of a {LARGE}-byte event or answer\n");
     for Measured { name, sandbox, .. } in all.iter().skip(1) {
         let (steps, pad) = (format!("effect big:{LARGE}"), "x".repeat(LARGE));
         let events = [
@@ -229,9 +231,9 @@ impl Called {
     }
 }
 
-/// Measures how long the callers wait: Lambda answers a caller as soon as it has the response ("Performance and
-/// functionality improvements for AWS Lambda extensions", AWS Compute Blog). The emulator waits until the function
-/// has polled again.
+/// Measures how long the callers wait. Lambda answers a caller as soon as it has the response ("Performance and
+/// functionality improvements for AWS Lambda extensions", AWS Compute Blog). The emulator answers only after the
+/// function's next poll, so this measurement uses a simulated Runtime API.
 async fn measure_callers(callers: &mut [Called]) -> String {
     for number in 0..INVOCATIONS {
         for called in &mut *callers {

@@ -34,10 +34,10 @@ const SQS: Settings = &[("IDEMPOTENCY_EVENT", "sqs"), ("IDEMPOTENCY_KEY", "/id")
 const ONCE: &[(&str, Count, Count)] = &[("", Exactly(1), Exactly(1))];
 const NEVER: &[(&str, Count, Count)] = &[("", Exactly(0), Exactly(0))];
 
-/// How many requests to break so that every one fails: more than any call sends with its retries.
+/// How many requests to break if none may succeed: more than any call sends with its retries.
 const ALL: usize = 10_000;
 
-/// A delivery that has one effect.
+/// An event that makes the function have one effect.
 const EFFECT: Event = Plain("", "effect");
 
 /// Every scenario.

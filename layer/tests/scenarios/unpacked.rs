@@ -1,4 +1,5 @@
-//! Tests the layer as Lambda runs it: as an extension with a wrapper script, and with a trace id.
+//! Tests the layer as Lambda runs it, as an extension with a wrapper script. Also tests that Lambda's trace id reaches
+//! the function.
 
 use std::{path::Path, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Forms that must compile: generic functions, all kinds of parameters, other attributes, a `Result` with its path.
+//! Functions that must compile: a generic one, ones with all kinds of parameters, one with a second attribute, and one
+//! that writes `Result` with its path.
 
 use std::{borrow::Cow, fmt, io, sync::Arc};
 
@@ -13,7 +14,7 @@ pub(crate) async fn cow(id: Cow<'_, str>, mut count: u32, idempotency: Arc<Idemp
 }
 
 #[idempotent(operation = "generic", key = id, compare = (), with = app.1)]
-#[allow(clippy::unused_async, reason = "another attribute after `idempotent`")]
+#[allow(clippy::unused_async, reason = "tests that another attribute may follow `idempotent`")]
 async fn generic<'a, T, E>(id: &'a Key, (made, _): (T, u8), app: &(u8, Idempotency)) -> std::result::Result<T, E>
 where
     T: Serialize + DeserializeOwned + 'static,

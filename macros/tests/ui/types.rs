@@ -1,5 +1,5 @@
-//! Mistakes that the compiler reports: a key that isn't a parameter, and a function in an `impl` without the argument
-//! `operation`.
+//! Mistakes that only the compiler can report: a key that names no parameter, and, in an `impl`, a function that has
+//! neither `self` nor the argument `operation`.
 
 use std::io;
 

@@ -127,7 +127,7 @@ fn concurrent_deliveries_have_one_winner() {
 
     let broken = [http(201, &[], "a"), http(500, &[], "boom")];
     let words = judged(|verdict| verdict.one_of_many(&broken));
-    assert_eq!(words, "1 answer was neither the outcome nor a temporary refusal; the first: 500 (boom)");
+    assert_eq!(words, "1 answer was neither the outcome nor the refusal InProgress, for example 500 (boom)");
 
     let nobody = [refused.clone(), refused];
     assert_eq!(judged(|verdict| verdict.one_of_many(&nobody)), "no answer was from a first run (expected 1)");

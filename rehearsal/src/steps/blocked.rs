@@ -71,8 +71,8 @@ async fn overtaken(world: &World) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Step 17: the redelivery comes after the blocked invocation has ended, as with a stream. The library cuts the first
-/// handler off when its thread continues. The second handler runs only after that.
+/// Step 17: nothing is delivered while the handler blocks. When its thread continues, the library cuts the handler off,
+/// and the invocation ends. Only then is the event redelivered, as from a stream, and the second handler runs.
 async fn redelivered_after(world: &World) -> Result<Vec<Row>> {
     let name = ("17", "blocked, then redelivered");
     let stage = Stage::open_in(world, Form::ShortLeases, "blocked-alone").await?;

@@ -19,7 +19,7 @@ use crate::{
 /// The point before the process sends its completion, or the transaction that contains it.
 const AT_COMPLETION: crash_points::Point = crash_points::Point::Before(Call::Complete);
 
-/// The table's text if the function didn't send the awaited request.
+/// The answer that the report shows if the function didn't send the awaited request.
 const NOT_HELD: &str = "(not interrupted in time)";
 
 /// Where a process is killed or frozen: at the request that the wire holds.
@@ -137,7 +137,8 @@ fn interrupted(measured: &Measured, held: bool, paid: bool) -> Verdict {
 }
 
 impl Killed<'_> {
-    /// Redelivers after the lease expired: the claim is taken over, and all deliveries together make one payment.
+    /// Redelivers after the lease expired. The claim is taken over, and all deliveries together make one payment. If
+    /// the function runs at most once, it must refuse the redelivery instead.
     pub(super) async fn after_the_lease(self) -> Result<Vec<Row>> {
         let Self { stage, point, delivered_at_ms, mut rows } = self;
         stage.lease_passed(delivered_at_ms).await?;
@@ -258,7 +259,8 @@ pub(super) async fn freeze(world: &World, point: Point) -> Result<Frozen<'_>> {
 
 impl Frozen<'_> {
     /// Redelivers, so that a successor takes the claim over. Then thaws the process: its handler is cut off, or its
-    /// completion is fenced.
+    /// completion is fenced. If the function runs at most once, it must refuse the redelivery, and the thawed process
+    /// still settles its claim.
     pub(super) async fn after_the_lease(self) -> Result<Vec<Row>> {
         let Self { stage, point, mut sandbox, mut delivery, hold, delivered_at_ms, mut rows } = self;
         let name = (point.step, point.name);
@@ -285,12 +287,13 @@ impl Frozen<'_> {
         let late = sandbox.answer_within(&mut delivery, ORDINARY_LIMIT).await;
         let late = stage.world.understood(late);
         let measured = stage.since(&mark).await?;
-        // If a handler returns right after the thaw, the library can't cut it off.
+        // The library cuts the handler off, unless the handler returns right after the thaw. In that case, the
+        // completion must be fenced.
         let is_cut_off = point.held != AT_COMPLETION && late.is_in_progress();
         let mut verdict = match is_cut_off {
             true => cut_off(&late, &measured),
-            // The batch is past its deadline: the late executor returns the record for redelivery, and the successor's
-            // outcome stays.
+            // The batch is past its deadline, so the late executor returns the batch's record for redelivery. The
+            // successor's outcome stays.
             false if stage.world.batch.is_some() && late.is_in_progress() => nothing_more(&measured),
             false => fenced(&successor, &late, &measured),
         };
@@ -301,7 +304,8 @@ impl Frozen<'_> {
     }
 }
 
-/// Checks a delivery after a crash of a function that runs at most once: no run, no claim, and OutcomeUnknown.
+/// Checks a redelivery after a crash or a freeze, to a function that runs at most once: no run, no claim, and
+/// OutcomeUnknown.
 fn refused_for_good(answer: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.unknown(answer).runs(measured, 0).claims(measured, 0).settled(measured, 0);
@@ -327,8 +331,8 @@ async fn thawed_alone(
     let measured = stage.since(&mark).await?;
     let mut verdict = Verdict::default();
     verdict.runs(&measured, 0).claims(&measured, 0).settled(&measured, 1);
-    // The batch is past its deadline, so the process returns the record for redelivery. The next delivery acknowledges
-    // the record.
+    // The process answers with its outcome, except for a batch. A batch is past its deadline here, so the process
+    // returns the batch's record for redelivery, and the next delivery acknowledges it.
     if stage.world.batch.is_none() {
         verdict.fresh(&late, None);
     }
@@ -421,7 +425,7 @@ mod tests {
         assert_eq!(unseen, ["the late completion never reached the wire"]);
         let own = Answer::Payload(b"2".to_vec());
         let faults = fenced(&outcome, &own, &refused).faults();
-        assert_eq!(faults, ["expected the recorded answer, got a response of 1 bytes"]);
+        assert_eq!(faults, ["expected the recorded answer, got a response of 1 B"]);
     }
 
     #[test]
@@ -446,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupted_users_function_may_have_written_chunks() {
+    fn user_function_may_have_written_chunks() {
         let requests = [Meaning::Claim, Meaning::Other, Meaning::Other];
         let passed = requests.map(|meaning| exchange(meaning, StatusCode::OK)).to_vec();
         let users = Measured { runs: Some(1), payments: None, passed: passed.clone() };

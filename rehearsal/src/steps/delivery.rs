@@ -9,7 +9,7 @@ use crate::{
 };
 
 const CROWD: usize = 20;
-/// The position of step 3's rows among those of steps 1, 2 and 4.
+/// The index at which step 3's rows are inserted into the rows of steps 1, 2 and 4.
 pub(super) const AT_ONCE_AT: usize = 2;
 
 /// Steps 1, 2 and 4, with one key.

@@ -41,7 +41,7 @@ impl Interrupted<'_> {
     }
 }
 
-/// Step 12: a first run, whose two requests are the claim and the transaction, then a duplicate.
+/// Step 12: a first run, then a duplicate. The first run must send two requests: the claim and the transaction.
 pub(super) async fn in_turn(world: &World) -> Result<Vec<Row>> {
     if !world.is_payments {
         return Ok(Vec::new());

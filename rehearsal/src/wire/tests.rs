@@ -17,7 +17,7 @@ async fn bench() -> Bench {
     Bench { database, wire }
 }
 
-/// Sends a request like an SDK. An error means that the connection was cut.
+/// Sends a request as an SDK would. An error means that the connection was cut.
 async fn call(to: String, operation: &'static str, request: Value) -> Result<StatusCode, String> {
     let request = Request::post("/")
         .header("host", "dynamodb")
@@ -153,7 +153,7 @@ async fn unreachable_item_fails_until_recovery() {
     }
     let look = json!({ "TableName": "records", "Key": { "id": { "S": "b" } } });
     assert_eq!(call(wire.endpoint(), "GetItem", look).await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
-    assert_eq!(put("a").await, Ok(StatusCode::BAD_REQUEST), "its condition must fail");
+    assert_eq!(put("a").await, Ok(StatusCode::BAD_REQUEST), "the condition of the second claim must fail");
     assert_eq!(put("c").await, Ok(StatusCode::OK));
     assert!(database.record("records", "b").await.unwrap().is_null(), "a failed request must not arrive");
 

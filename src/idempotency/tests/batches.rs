@@ -66,6 +66,7 @@ async fn returned_records_are_logged_with_a_reason() {
             "keyless-other: HandlerError: std::io::error::Error".into(),
         ]
     );
+    // The reason is in an earlier event, `store_unavailable` or `refused`.
     bench.store.script([Meets(Fault::Refuse); 50]);
     assert_eq!(returned(&bench, true, &["refused"]).await, ["refused: Invalid: "]);
     bench.store.end_script();

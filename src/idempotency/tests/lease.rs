@@ -96,8 +96,8 @@ async fn failed_extensions_cut_the_handler_off() {
         let bench = extending();
         bench.store.script([Script::Pass].into_iter().chain([script; 50]));
         // The library sends the first extension after a third of the lease, and retries it after every further twelfth
-        // of the lease. It cuts the handler off one grace period before the lease expires. A duplicate may retry one
-        // skew margin after the expiry.
+        // of the lease. It cuts the handler off one grace period before the lease expires. The caller may retry once
+        // the skew margin has passed too.
         let expected = (ErrorKind::InProgress, Duration::from_secs(28), Some(Duration::from_millis(4001)));
         assert_eq!(cut_off(&bench, "k").await, expected, "{script:?}");
         let mut calls = vec!["claim"];
@@ -148,10 +148,10 @@ async fn lost_claim_cuts_the_handler_off() {
     }
 }
 
-/// Under at-most-once, a handler is cut off when its claim is lost. If the record has another owner's outcome or claim,
-/// as after an operator's write, the caller may retry. If the record is gone, the outcome is unknown.
+/// A handler is cut off when its at-most-once claim is lost. If the record then has another owner, for example because
+/// an operator wrote it, the caller may retry. If the record is gone, the outcome is unknown.
 #[tokio::test(start_paused = true)]
-async fn run_settled_by_hand_is_retryable() {
+async fn replaced_at_most_once_claim_is_retryable() {
     let outcome = || Some(State::Completed(Outcome::Omitted));
     let claimed = || Some(State::Started { lease_until: Timestamp::from_secs(u64::MAX / 2000) });
     let cases = [outcome(), claimed(), None].into_iter().zip([
@@ -176,7 +176,7 @@ async fn run_settled_by_hand_is_retryable() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lease_expires_by_deadline_plus_grace() {
+async fn lease_never_outlasts_deadline_plus_grace() {
     let bench = extending();
     let start = bench.now();
     let deadline = start.saturating_add(Duration::from_secs(45));
@@ -185,14 +185,14 @@ async fn lease_expires_by_deadline_plus_grace() {
     assert_eq!(retry_after, Some(Duration::from_millis(4001)));
     assert_eq!(bench.record("k").lease_until(), Some(start.saturating_add(Duration::from_secs(47))));
     assert_eq!(bench.store.take_calls(), ["claim", "extend", "extend"]);
-    // The first lease already lasts until the deadline plus the grace, so it's never extended.
+    // With only 20 s left, the claim's lease already lasts until the deadline plus the grace. So it's never extended.
     let deadline = bench.now().saturating_add(Duration::from_secs(20));
     let (_, after, _) = cut_off(&bench.in_invocation(deadline), "m").await;
     assert_eq!((after, bench.store.take_calls()), (Duration::from_secs(20), vec!["claim"]));
 }
 
-/// Without the cut-off, a result that comes after the deadline is recorded. The handler's work may run in another
-/// process, where the library can't stop it.
+/// Without the cut-off, a result that comes after the deadline is recorded. The setting is for handlers whose work runs
+/// in another process, where the library can't stop it.
 #[tokio::test(start_paused = true)]
 async fn late_result_is_recorded_without_cut_off() {
     for (seconds, millis) in [(10, 0), (10, 200), (11, 500), (40, 0)] {
@@ -209,7 +209,7 @@ async fn late_result_is_recorded_without_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_lease_fences_a_late_result() {
+async fn successor_fences_a_late_result() {
     let bench = Bench::with(|builder| builder.lease_extension(LENGTH).cut_off(false));
     let other = bench.clone();
     let handler = async {

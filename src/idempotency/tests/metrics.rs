@@ -1,4 +1,4 @@
-//! The metrics count each event once, where it happens. Counters have no labels, since a label could hold a secret.
+//! The metrics count each event once. Counters have no labels, since a label could hold a secret.
 
 use std::{
     collections::BTreeMap,
@@ -67,7 +67,7 @@ impl Recorder for Recorded {
     }
 }
 
-/// Runs `future`. Returns the counts, without the names' common prefix, and the number of measured latencies.
+/// Runs `future`. Returns each counter's name (without `idempotency_`) and count, and the number of measured latencies.
 async fn counted(future: impl Future) -> (Vec<(String, u64)>, usize) {
     let recorded = Recorded::default();
     let guard = metrics::set_default_local_recorder(&recorded);

@@ -253,7 +253,7 @@ async fn replaced_record_leaves_resolve_in_doubt() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("it's unknown"), "{error}");
     }
-    // The seen claim's executor settles it, so the operator's write was never applied.
+    // The executor settles its claim. It couldn't do so after the operator's write, so that write wasn't applied.
     let settled: fn(&mut Record) = |record| record.state = State::Completed(Outcome::Omitted);
     assert_eq!(resolved(false, settled).await.unwrap(), None);
 }

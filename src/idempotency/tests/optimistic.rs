@@ -6,7 +6,7 @@ use crate::staging;
 const SMALLEST_CACHE: usize = 64 * 1024;
 
 impl Bench {
-    /// Stages a deposit of one cent, and returns `answer` a little later.
+    /// Runs a handler that stages a deposit of one cent, and returns `answer` 10 ms later.
     async fn deposit(&self, key: &str, payload: u32, answer: &str) -> Result<String, RunError<TestError>> {
         self.with_handler(key, payload, async {
             staging().unwrap().add(Deposits::of("till", 1)).unwrap();
@@ -22,7 +22,8 @@ impl Bench {
     }
 }
 
-/// A resent transaction is declined, and then the failure can't be stored. The first attempt is applied late.
+/// The first attempt of a transaction is late, and the second attempt is declined. The library can't record the decline
+/// as a failure, since the store fails. Then the first attempt is applied.
 #[tokio::test(start_paused = true)]
 async fn failed_conclusion_leaves_transaction_in_doubt() {
     let bench =
@@ -41,7 +42,7 @@ async fn failed_conclusion_leaves_transaction_in_doubt() {
     assert_eq!(bench.run("k", 1).await.unwrap(), "paid");
 }
 
-/// Checks the error of a handler that ran, but whose transaction wasn't applied. An error that says "nothing ran" would
+/// Checks the library's error after a handler has run and nothing was written. An error that says "nothing ran" would
 /// be false.
 fn expect_nothing_written(result: Result<String, RunError<TestError>>) {
     let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
@@ -51,7 +52,7 @@ fn expect_nothing_written(result: Result<String, RunError<TestError>>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn optimistic_deliveries_cost_one_request_each() {
+async fn optimistic_runs_commit_in_one_request() {
     let bench = Bench::new().optimistic(false);
     assert_eq!(bench.deposit("k", 1, "first").await.unwrap(), "first");
     assert_eq!(bench.store.take_calls(), ["commit"]);

@@ -14,8 +14,8 @@ fn post() -> Request {
     request
 }
 
-/// The problem `operation-failed` says that the operation won't run again. This is true only if the failure is
-/// recorded.
+/// The problem type `operation-failed` tells the client that the operation won't run again. That's true only if the
+/// failure is recorded.
 #[tokio::test(start_paused = true)]
 async fn only_recorded_failures_return_operation_failed() {
     for (script, is_recorded) in [

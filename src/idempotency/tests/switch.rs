@@ -45,8 +45,8 @@ async fn hold(bench: &Bench, key: &str) -> Claim {
     }
 }
 
-/// Returns what shadow mode reports while `future` runs: what enforcing would have done, a refusal's kind, and whether
-/// the handler's answer is the same as the recorded one.
+/// Returns one text for each report of shadow mode while `future` runs: what enforcing would have done, the kind of a
+/// refusal, and whether the handler's answer is the same as the recorded one.
 async fn reports(bench: &Bench, future: impl Future) -> Vec<String> {
     let events = bench.recorded(future).await;
     let shadow = events.iter().filter(|event| event.contains(r#"event="shadow""#));
@@ -96,8 +96,8 @@ async fn derived_keys_are_equal_in_all_modes() {
     assert_eq!((handle.attempt(), handle.is_takeover()), (1, false));
 }
 
-/// If idempotency is enforced, the library refuses an invocation that has no time left, and cuts a handler off at its
-/// deadline. Otherwise, it does neither.
+/// Without enforcement, the library neither refuses a delivery that has no time left, nor cuts a handler off at its
+/// deadline.
 #[tokio::test(start_paused = true)]
 async fn unenforced_handlers_have_no_time_limit() {
     for mode in NOT_ENFORCED {
@@ -214,8 +214,8 @@ async fn unenforced_transactions_retry_with_one_token() {
     }
 }
 
-/// If the store doesn't answer, the retries end when the time that's reserved for the answer begins. The first call is
-/// sent even after the deadline.
+/// If the store doesn't answer, the library stops retrying in time to answer the caller. But it sends the first call
+/// even if the deadline has passed.
 #[tokio::test(start_paused = true)]
 async fn unenforced_transactions_keep_the_answer_reserve() {
     let bench = bench(Mode::Off);
@@ -281,7 +281,7 @@ async fn shadow_reports_what_enforcing_would_do() {
     // A failed handler's shadow record is released, so the next delivery is reported as `run`.
     assert_eq!(reports(&bench, bench.fail("f", 1)).await, ["run"]);
     assert_eq!(reports(&bench, run("f", 1, "a")).await, ["run"]);
-    // A handler that never ends: at first its lease is live, later it has expired.
+    // This handler never ends. At first, its claim is live. After 63 s, the claim is stale.
     bench.abandon_in_shadow("s").await;
     assert_eq!(reports(&bench, run("s", 1, "a")).await, ["refuse InProgress"]);
     tokio::time::sleep(Duration::from_secs(63)).await;
@@ -327,8 +327,8 @@ async fn manual_claims_are_reported_in_shadow_mode() {
     assert_eq!(reports(&bench, again).await, ["refuse InProgress"], "the shadow record's lease was extended");
 }
 
-/// After an unresolved commit, the caller doesn't get the claim back, so no later call can settle the shadow record.
-/// The commit settles it.
+/// After an unresolved commit, the caller doesn't get the claim back, and can't settle the shadow record. So the commit
+/// settles that record.
 #[tokio::test(start_paused = true)]
 async fn unresolved_shadow_commit_settles_its_record() {
     let bench = Bench::with(|builder| builder.mode(Mode::Shadow).settle_within(Duration::ZERO));

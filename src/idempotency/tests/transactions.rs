@@ -42,7 +42,7 @@ impl Bench {
         .await
     }
 
-    /// Stages a deposit that's declined, with `answer` as the `on_declined` closure.
+    /// Runs a handler that stages `short()`, and `answer` as the `on_declined` closure.
     async fn declined(
         &self,
         answer: impl FnOnce(&Short) -> Paid + Send + 'static,
@@ -88,8 +88,8 @@ async fn writes_and_outcome_commit_in_one_request() {
     assert_eq!((bench.store.take_calls(), bench.till()), (vec!["claim"], 1));
 }
 
-/// Tests every sequence of three faults, with and without a claim. The effect never happens twice. A success always
-/// has the effect, and an error other than `InProgress` never has it. Retries succeed.
+/// Tests every sequence of three faults, with and without a claim. No deposit is made twice. A run that succeeds has
+/// made its deposit. A run that fails hasn't, unless its error is `InProgress`. A retry succeeds.
 #[tokio::test(start_paused = true)]
 async fn every_fault_sequence_has_one_effect() {
     let mut faults = vec![Script::Pass, Script::InFlight];
@@ -306,7 +306,7 @@ async fn decline_without_closure_is_a_handler_error() {
 
 #[tokio::test(start_paused = true)]
 async fn outcome_of_late_applied_transaction_is_returned() {
-    // The second attempt is declined. The first attempt is applied before the settlement if `closure`, else after it.
+    // The second attempt is declined. The first attempt is applied before the settlement (with a closure) or after it.
     for closure in [true, false] {
         let bench = Bench::new();
         bench.store.script([Script::Pass, Meets(Late)]);
@@ -346,7 +346,7 @@ async fn outcome_of_late_applied_transaction_is_returned() {
 
 #[tokio::test(start_paused = true)]
 async fn ambiguous_optimistic_decline_is_unresolved() {
-    // Nothing fences the first attempt, which is still in flight when the second attempt is declined.
+    // If `is_late`, the first attempt is still in flight when the second one is declined, and nothing fences the first.
     for closure in [true, false] {
         for is_late in [true, false] {
             let bench = Bench::new().optimistic(false);
@@ -374,7 +374,7 @@ async fn ambiguous_optimistic_decline_is_unresolved() {
     }
 }
 
-/// The `on_declined` closure is cut off while the first attempt of its transaction may still be applied.
+/// The `on_declined` closure is cut off. If `is_late`, the transaction's first attempt may still be applied.
 #[tokio::test(start_paused = true)]
 async fn cut_off_decline_closure_leaves_commit_unresolved() {
     for (is_late, expected) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {

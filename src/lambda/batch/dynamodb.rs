@@ -88,7 +88,7 @@ impl AsRef<[u8]> for DynamoDbRecord {
 }
 
 impl fmt::Debug for DynamoDbRecord {
-    /// Shows the sequence number, never the item.
+    /// Shows the event's name and the sequence number, never the item.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DynamoDbRecord({}, {})", self.event_name, self.sequence_number)
     }

@@ -1,4 +1,4 @@
-//! The handlers of one delivery: which are running, and which have succeeded.
+//! The handlers of one delivery: how many are running, and which have succeeded.
 
 use std::{
     collections::HashSet,
@@ -58,8 +58,8 @@ impl Handlers {
         self.state().succeeded.contains(&place)
     }
 
-    /// Waits until no handler is running. Poll this future in the handlers' task, after the handlers: nothing else
-    /// wakes it.
+    /// Waits until no handler is running. Nothing wakes this future when a handler ends. So poll it in the handlers'
+    /// task, and each time after the handlers.
     pub(super) fn idle(&self) -> impl Future<Output = ()> + '_ {
         poll_fn(|_| if self.state().running == 0 { Poll::Ready(()) } else { Poll::Pending })
     }

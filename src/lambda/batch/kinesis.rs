@@ -48,8 +48,8 @@ impl KinesisRecord {
         &self.sequence_number
     }
 
-    /// The key of this one record, from its shard and sequence number. All deliveries of the record have this key. If
-    /// a producer writes twice, the second record has another key.
+    /// The key of this one record: its event id, which has the shard and the sequence number. All deliveries of the
+    /// record have this key. If a producer writes twice, the second record has another key.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl Record for KinesisRecord {
         let Wire { event_id, kinesis } =
             serde_json::from_str(raw.get()).map_err(|error| malformed("Kinesis record", &error))?;
         let data = BASE64_STANDARD.decode(kinesis.data.as_bytes()).map_err(|_| {
-            Error::new(ErrorKind::Invalid, "the Kinesis record's data isn't Base64; nothing ran")
+            Error::new(ErrorKind::Invalid, "the Kinesis record's data isn't Base64; the record didn't run")
         })?;
         let WireData { partition_key, sequence_number, .. } = kinesis;
         Ok(Self { event_id, partition_key, sequence_number, data, raw: raw.to_owned() })

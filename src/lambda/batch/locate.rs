@@ -18,7 +18,7 @@ impl<R: Record> Batch<R> {
         Description { source_name, key_from, ..Description::of(&self.idempotency, R::VIA) }
     }
 
-    /// Returns the stored records of the operations that this event asks for, in the batch's order. If a record of
+    /// Locates the stored records of the operations that this event asks for, in the batch's order. If a record of
     /// the batch has no key, or an invalid one, it's left out.
     ///
     /// # Errors

@@ -22,7 +22,8 @@ pub trait Record: Sized + Send + 'static {
     /// The record's identifier, even if the rest of the record can't be read.
     fn identifier_in(raw: &RawValue) -> Option<String>;
 
-    /// The queue's ARN and the receipt handle, which hiding the record needs. `None` if the source can't hide records.
+    /// The queue's ARN and the message's receipt handle, for a request that extends the visibility timeout. `None` if
+    /// the source isn't a queue.
     fn receipt_in(_: &RawValue) -> Option<(String, String)> {
         None
     }
@@ -31,7 +32,7 @@ pub trait Record: Sized + Send + 'static {
     fn read(raw: &RawValue) -> Result<Self, Error>;
 
     /// The group in which the record runs in order, even if the rest of the record can't be read. `None` if the record
-    /// has no group.
+    /// has no group. A stream's records have groups only if `in_order` is true.
     fn group_in(raw: &RawValue, in_order: bool) -> Option<String>;
 
     /// Identifies the content that must be the same when the key is used again.
@@ -111,7 +112,10 @@ fn not_a_batch(wanted: &str, got: &str) -> Error {
 
 /// Says where a record is malformed. It leaves out the error's text, which may quote the record.
 pub(super) fn malformed(what: &str, error: &serde_json::Error) -> Error {
-    Error::new(ErrorKind::Invalid, format!("the record isn't a valid {what}: {}; nothing ran", place(error)))
+    Error::new(
+        ErrorKind::Invalid,
+        format!("the record isn't a valid {what}: {}; it didn't run", place(error)),
+    )
 }
 
 /// Reads a record's content as JSON.

@@ -94,10 +94,11 @@ struct Times {
     cut_off: Option<Timestamp>,
     /// When settlements stop being retried.
     settle_until: Option<Timestamp>,
-    /// When the response is due. After this time, the worker waits only for handlers that are never cut off.
+    /// When the response is due. After this time, the worker waits for handlers only if
+    /// [`Settings::cut_off`](crate::settings::Settings::cut_off) is false.
     answer_at: Option<Timestamp>,
     /// When to give up on hiding messages. It's harmless if a message isn't hidden: SQS only redelivers it earlier. If
-    /// handlers are never cut off, late settlements also have until this time, or longer (`Delivery::overdue`).
+    /// `Settings::cut_off` is false, late settlements have until this time too, or longer (`Delivery::overdue`).
     hide_until: Option<Timestamp>,
 }
 
@@ -169,7 +170,7 @@ impl<R: Record> Delivery<'_, R> {
                 in_flight(running.len());
             }
         };
-        // A record that's still running when the response is due has no result, so it's redelivered.
+        // A record that's still running when the response is due has no fate. `answer` then decides the fate.
         match self.batch.idempotency.settings().cut_off {
             true => _ = until(self.clock(), self.times.answer_at, all).await,
             false => _ = select(pin!(all), pin!(self.overdue())).await,
@@ -234,7 +235,7 @@ impl<R: Record> Delivery<'_, R> {
         match seen.get(key).filter(|_| self.batch.idempotency.settings().is_enforced()) {
             Some((same, fate)) if *same == fingerprint => return fate.clone(),
             Some((_, Fate::Done)) => return Fate::Returned(Reason::Refused(ErrorKind::Mismatch)),
-            // The payloads differ, so the earlier record's failure doesn't apply to this record.
+            // The key is new, or an earlier record with another payload failed, which doesn't affect this record.
             _ => {}
         }
         let fate = self.protected(place, key, fingerprint, raw).await;
@@ -341,8 +342,8 @@ impl<R: Record> Delivery<'_, R> {
     fn answer(self) -> Result<Box<RawValue>, Error> {
         let mut fates = std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner));
         for (place, fate) in fates.iter_mut().enumerate() {
-            // This record's handler has succeeded, but the outcome couldn't be recorded in time. A redelivery would run
-            // the handler again, so the record is acknowledged.
+            // If a record has no fate but its handler has succeeded, the outcome couldn't be recorded in time. A
+            // redelivery would run the handler again, so the record is acknowledged.
             *fate = fate.take().or_else(|| self.handlers.has_succeeded(place).then_some(Fate::Done));
         }
         for place in (0..).zip(&fates).filter_map(|(place, fate)| fate.is_none().then_some(place)) {
@@ -356,7 +357,7 @@ impl<R: Record> Delivery<'_, R> {
         answer::naming(named.map(|(_, planned)| planned.identifier.as_str()))
     }
 
-    /// Reports a batch in which no record succeeded, unless all its records are waiting for other deliveries.
+    /// Reports a batch of which no record is acknowledged, unless all its records [wait](Reason::is_waiting).
     ///
     /// # Errors
     ///
@@ -375,7 +376,7 @@ impl<R: Record> Delivery<'_, R> {
         Err(Error::new(
             ErrorKind::AllFailed,
             format!(
-                "the handlers of all {} records of the `{}` batch failed; Lambda redelivers them all",
+                "the handlers of all {} records of the `{}` batch failed; Lambda redelivers all these records",
                 fates.len(),
                 R::SOURCE
             ),
@@ -408,7 +409,7 @@ impl<R: Record> Delivery<'_, R> {
 
 impl Reason {
     /// Whether the record is redelivered because a handler failed, now or in an earlier delivery. `Behind` counts too,
-    /// since the earlier record of the group is tested as well.
+    /// since the caller tests all records, and so the earlier record of the group.
     fn is_of_handler(&self) -> bool {
         matches!(
             self,
@@ -429,8 +430,8 @@ impl Reason {
     }
 }
 
-/// Replaces the reason for a permanent failure that wasn't recorded. The batch's record mustn't be acknowledged, since
-/// no trace of the failure would remain.
+/// Turns [`Reason::FailedForGood`] into [`Reason::Unrecorded`], for a failure that wasn't recorded. The batch's record
+/// mustn't be acknowledged, since no trace of the failure would remain.
 fn unrecorded(reason: Reason) -> Reason {
     if reason == Reason::FailedForGood { Reason::Unrecorded } else { reason }
 }

@@ -80,7 +80,8 @@ impl SqsMessage {
         &self.head.receipt_handle
     }
 
-    /// The whole record as Lambda delivered it: for message attributes, or for a type of `aws_lambda_events`.
+    /// The whole record as Lambda delivered it, for example to look up message attributes, or to read the record into a
+    /// type of `aws_lambda_events`.
     pub fn raw(&self) -> &RawValue {
         &self.raw
     }

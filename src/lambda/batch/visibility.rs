@@ -18,8 +18,8 @@ pub(super) struct Shown {
 
 /// Hides messages.
 pub(super) trait Visibility: fmt::Debug + Send + Sync {
-    /// Hides each of these messages in its queue. A failure is logged, and is harmless: SQS redelivers the message
-    /// after the queue's visibility timeout.
+    /// Hides each of these messages in its queue, with requests that take no longer than `within`. A failure is logged,
+    /// and is harmless: SQS redelivers the message after the queue's visibility timeout.
     fn hide<'a>(&'a self, messages: &'a [Shown], within: Option<Duration>) -> BoxFuture<'a, ()>;
 }
 
@@ -60,10 +60,10 @@ mod sdk {
         /// refused a request because this permission is missing, the worker logs that and stops hiding messages. A
         /// failed request is harmless: SQS redelivers the message after the queue's visibility timeout.
         ///
-        /// Each redelivery counts as a receive towards the queue's `maxReceiveCount`. A hidden message costs one
-        /// receive for each delivery that it waits for. One request hides up to ten messages. Without hiding, a message
-        /// costs one receive per visibility timeout until the lease expires. For example, after a crash at the start of
-        /// a 15-minute invocation, with a visibility timeout of 30 s, that's 30 receives. With hiding, it's 1.
+        /// Each redelivery counts as a receive towards the queue's `maxReceiveCount`. Without hiding, a message costs
+        /// one receive per visibility timeout until the lease expires: after a crash at the start of a 15-minute
+        /// invocation, with a visibility timeout of 30 s, that's 30 receives. A hidden message costs one receive for
+        /// each delivery that it waits for: 1 in this example. One request hides up to ten messages.
         ///
         /// ```no_run
         /// use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage};

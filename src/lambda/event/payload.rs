@@ -20,8 +20,8 @@ use crate::{
 /// Each known source's events have one of these fields.
 const NAMES: [&str; 3] = ["\"requestContext\"", "\"detail-type\"", "\"Records\""];
 
-// The fields that each source sends. They're compared as the table in [the module](super) says. A field that its source
-// doesn't send is compared too: a state machine may have added it, and calls that differ in it aren't duplicates.
+// The fields that each source sends. They're compared as the table in [the module](super) says. Every field that isn't
+// listed here is compared: a state machine may have added it, and calls that differ in such a field aren't duplicates.
 const OF_HTTP: [&str; 18] = [
     "version",
     "resource",
@@ -252,8 +252,8 @@ fn verified(context: &Value) -> Vec<(String, String)> {
     named.collect()
 }
 
-/// An authorizer's whole context, for a request without a verified sender. It leaves out the authorizer's latency,
-/// which differs in each request.
+/// An authorizer's context, for a request without a verified sender: everything but the authorizer's latency, which
+/// differs in each request.
 fn unnamed(context: &Value) -> Option<(String, String)> {
     let mut authorizer = context.get("authorizer")?.as_object()?.clone();
     authorizer.remove("integrationLatency");

@@ -1,4 +1,4 @@
-//! A handler's response, read as far as it can be recorded.
+//! A handler's response. Its body is read whole, or, if the function streams, at most up to the limit for recording.
 
 use std::{
     collections::VecDeque,
@@ -16,8 +16,8 @@ use lambda_http::{Body, IntoResponse, request::RequestContext};
 use super::{BoxError, HttpLayer, front_end, problem::ProblemKind};
 use crate::observe;
 
-/// The body of a response that may be streamed: whole if it was recorded, or the handler's own body as it arrives. See
-/// [`HttpLayer::streaming`].
+/// The body of a response from a function that [streams](HttpLayer::streaming). A body that was recorded is whole, and
+/// so is the body of a replay or a problem. Any other body is the handler's own, as it arrives.
 #[derive(Debug)]
 pub struct ResponseBody {
     /// The data that has been read already.
@@ -158,7 +158,7 @@ pub(super) enum Answer {
 /// Why a response is passed through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Streamed {
-    /// The response isn't the operation's outcome, or idempotency isn't enforced.
+    /// The response isn't the operation's outcome, the request isn't protected, or idempotency isn't enforced.
     Unrecorded,
     /// The body exceeds the limit for recording.
     TooLarge,
@@ -198,9 +198,9 @@ pub(super) enum Instead {
 }
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
-    /// Returns the caller's answer once the key is settled. If the outcome isn't known to be recorded, a retry may run
-    /// the operation again, so the answer mustn't say that the operation is done. In that case, the caller gets the
-    /// handler's own failure, or `outcome-unknown` if the front end can't deliver the response.
+    /// Returns the answer for the caller. The key has been settled: `is_recorded` says whether the outcome is known to
+    /// be recorded. If it isn't, a retry may run the operation again, so the layer mustn't say that the operation is
+    /// done. The caller then gets the handler's answer, or `outcome-unknown` if the front end can't deliver it.
     pub(super) fn answered<E>(&self, judged: Judged<E>, is_recorded: bool) -> Result<Answer, E> {
         let Judged { result, instead } = judged;
         match instead.filter(|_| self.is_enforced()) {
@@ -265,7 +265,8 @@ where
         }
     }
 
-    /// Lambda streams up to 200 MB ("Lambda quotas", AWS Lambda developer guide), more than any store keeps.
+    /// No limit is needed: Lambda streams up to 200 MB ("Lambda quotas", AWS Lambda developer guide), more than any
+    /// store keeps.
     fn most_bytes(_: Option<&RequestContext>) -> Option<usize> {
         None
     }
@@ -282,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_report_their_length_and_end() {
+    fn bodies_report_known_length_and_end() {
         let read = ResponseBody::from(Body::from("abc"));
         let streamed = ResponseBody::streamed(Full::<Bytes>::from("abc"));
         let empty = ResponseBody::from(Body::Empty);

@@ -38,8 +38,8 @@ impl KeySource {
             Self::Closure(key) => return key(request, body),
             Self::Fields(fields) => fields,
         };
-        // Clients send JSON with other content types too, such as `text/plain`, so the body decides. A form or a file
-        // has no fields.
+        // If the content type isn't JSON, the body decides: some clients send JSON as `text/plain`, for example. A form
+        // or a file has no fields, and so no key.
         let is_json = || serde_json::from_slice::<&RawValue>(body).is_ok();
         if body.trim_ascii().is_empty() || !(may_be_json(request) || is_json()) {
             return Ok(None);

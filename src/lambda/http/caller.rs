@@ -24,7 +24,8 @@ use crate::{
 };
 
 /// The caller in the scope of an HTTP request's key: verified by the front end, or named by
-/// [`HttpLayer::caller`](super::HttpLayer::caller). [`guide::callers`](crate::guide::callers) has the table.
+/// [`HttpLayer::caller`](super::HttpLayer::caller). The table in [`guide::callers`](crate::guide::callers) lists the
+/// caller for each front end and credential.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Caller {
@@ -48,8 +49,8 @@ pub enum Caller {
         /// The principal's name, from the authorizer.
         name: String,
     },
-    /// The owner of a client certificate, in one API and stage, since the API's trust store decides which
-    /// issuers it trusts. One issuer gives a subject's name to one entity only (RFC 5280, section 4.1.2.6).
+    /// The owner of a client certificate, in one API and stage, since each API has its own trust store. The issuer and
+    /// the subject identify the owner: an issuer gives a subject's name to one entity only (RFC 5280, section 4.1.2.6).
     Certificate {
         /// The API: `<API id>/<stage>`, or [`HttpLayer::api_name`](super::HttpLayer::api_name).
         api: String,
@@ -62,7 +63,7 @@ pub enum Caller {
     ApiKey {
         /// The API: `<API id>/<stage>`, or [`HttpLayer::api_name`](super::HttpLayer::api_name).
         api: String,
-        /// The key's id. The key itself is never read.
+        /// The id of the API key, never the API key itself.
         id: String,
     },
     /// The text that [`HttpLayer::caller`](super::HttpLayer::caller) returned.
@@ -132,9 +133,9 @@ pub fn scope_caller(caller: Option<&Caller>, tenant: Option<&str>) -> Option<Str
 pub(super) enum Verified {
     /// The front end verified no caller.
     Nobody,
-    /// The front end verified a caller, but gives no name that this library understands: an authorizer without a
-    /// principal, for example. The layer refuses keyed requests from such callers, so that they don't share a
-    /// namespace, unless [`HttpLayer::shared_namespace`](super::HttpLayer::shared_namespace) is set.
+    /// The front end verified a caller, but gives no name that this library understands. An authorizer may name no
+    /// principal, for example. Unless [`HttpLayer::shared_namespace`](super::HttpLayer::shared_namespace) is set, the
+    /// layer refuses keyed requests from such callers, so that they don't share a namespace.
     Unnamed,
     /// The front end verified this caller. The caller stays the same when a token is refreshed or a role starts a new
     /// session.
@@ -142,14 +143,15 @@ pub(super) enum Verified {
 }
 
 /// The caller that the front end verified, from its event's request context; `None` if it verified none. The layer
-/// uses it unless [`HttpLayer::caller`](super::HttpLayer::caller) is set. [`guide::callers`](crate::guide::callers)
-/// has the table.
+/// uses this caller unless [`HttpLayer::caller`](super::HttpLayer::caller) is set. The table in
+/// [`guide::callers`](crate::guide::callers) lists the caller for each front end and credential.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] if the front end verified a caller, but gives no name that this library understands: an
-/// authorizer without a principal, for example. The layer refuses keyed requests from such callers, so that they don't
-/// share a namespace, unless [`HttpLayer::shared_namespace`](super::HttpLayer::shared_namespace) is set.
+/// [`ErrorKind::Invalid`] if the front end verified a caller, but gives no name that this library understands. An
+/// authorizer may name no principal, for example. Unless
+/// [`HttpLayer::shared_namespace`](super::HttpLayer::shared_namespace) is set, the layer refuses keyed requests from
+/// such callers, so that they don't share a namespace.
 ///
 /// ```
 /// use lambda_http::Request;
@@ -185,8 +187,8 @@ pub(super) fn verified_in(request: &Parts) -> Verified {
         Some(RequestContext::VpcLattice(context)) => {
             context.identity.as_ref().map_or(Verified::Nobody, of_lattice)
         }
-        // A client may have sent a load balancer's headers itself. The load balancer signs only `x-amzn-oidc-data`,
-        // and this library doesn't verify that signature.
+        // A load balancer names a verified caller only in headers, and a client can send the same headers itself. The
+        // load balancer signs only `x-amzn-oidc-data`, and this library doesn't verify that signature.
         None | Some(RequestContext::Alb(_)) => Verified::Nobody,
         // A front end that this library doesn't know may have verified someone.
         Some(_) => Verified::Unnamed,
@@ -276,7 +278,7 @@ fn authorized(authorizer: &ApiGatewayRequestAuthorizer, api: &str) -> Option<Cal
             None => ids.into_iter().find_map(named_by).map(|id| Caller::Iam(id.to_owned())),
         };
     }
-    // A Lambda authorizer's context may have a string named `claims`.
+    // A Lambda authorizer may return a string named `claims`, so only an object counts as a token's claims.
     if let Some(claims) = authorizer.fields.get("claims").filter(|claims| claims.is_object()) {
         return Some(jwt(claims.get("iss").and_then(text), claims.get("sub").and_then(text)?));
     }
@@ -511,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn authorizers_without_identity_are_unnamed_callers() {
+    fn authorizers_without_identity_leave_callers_unnamed() {
         for silent in [
             serde_json::json!({"jwt": {"claims": {"iss": "i"}, "scopes": null}}),
             serde_json::json!({"iam": {"accountId": "1"}}),

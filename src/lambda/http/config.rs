@@ -24,7 +24,7 @@ use crate::{
     selector::{self, Selector},
 };
 
-/// The largest body that is compared, in bytes. It's API Gateway's own limit ("Quotas", API Gateway developer
+/// The default of [`HttpLayer::max_body`], in bytes. It's API Gateway's own limit ("Quotas", API Gateway developer
 /// guide).
 const MAX_BODY: usize = 10 * 1024 * 1024;
 
@@ -50,7 +50,7 @@ pub(super) enum Unnamed {
 #[derive(Clone)]
 pub(super) struct Config {
     pub(super) keys: KeyRules,
-    /// Where the key of a request without the header comes from.
+    /// Where the key comes from if a request has no key header.
     pub(super) key: Option<KeySource>,
     pub(super) methods: Vec<Method>,
     pub(super) required: Option<Predicate>,
@@ -135,8 +135,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.required_when(move |_| is_required)
     }
 
-    /// Refuses a request with a protected method and no key if `is_required` returns true. Behind API Gateway,
-    /// the URI's path begins with the stage. `raw_http_path` is the path without the stage.
+    /// Refuses a request with a protected method and no key if `is_required` returns true. To decide by a REST API's
+    /// path, use `raw_http_path`: unlike the URI's path, it doesn't begin with the stage. For an HTTP API, both paths
+    /// begin with the stage, unless the stage is `$default`.
     ///
     /// ```
     /// # use lambda_http::RequestExt as _;
@@ -157,9 +158,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         })
     }
 
-    /// Passes requests through if `passes` returns true, with or without a key: the layer doesn't protect them,
-    /// records nothing, and doesn't read their responses. Use it for a route that streams more than can be
-    /// recorded, or that has its own protection.
+    /// Passes a request through if `passes` returns true, whether or not the request has a key. The layer doesn't
+    /// protect the request and records nothing. With [`streaming`](Self::streaming), the response streams as it
+    /// arrives. Use this for a route that streams more than can be recorded, or that has its own protection.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -171,8 +172,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.passes = Some(Arc::new(passes)))
     }
 
-    /// Takes the key of a request without an `Idempotency-Key` header from fields of its JSON body. If the client
-    /// sends the header, the header wins. The same key from a body and from a header identifies two operations. [The
+    /// Takes the key from fields of the JSON body if a request has no `Idempotency-Key` header. If a client sends the
+    /// header, the header wins. The same text as a key in a body and in a header identifies two operations. [The
     /// module](super#keys-from-the-body) has the rules, and a warning: a customer's second, identical order gets a
     /// replay too.
     ///
@@ -231,7 +232,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// Takes the caller's name from a closure, in place of the name that the front end verified. For example, read
     /// an extension that an authentication layer outside this one has set. The caller must not be able to choose the
-    /// text, and the text must stay the same when a token is refreshed. The layer hashes the text and never stores it
+    /// name, and the name must stay the same when a token is refreshed. The layer hashes the name and never stores it
     /// in plaintext. `None` means a caller without a name; see [`shared_namespace`](Self::shared_namespace).
     ///
     /// Put the authentication **outside** this layer. A layer inside this one doesn't see requests that get a
@@ -283,14 +284,14 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// Puts all keys of callers without a name into one namespace, whatever credentials their requests carry:
     /// **each of these callers gets the others' recorded responses** if it sends the same key and request. Use
-    /// it for APIs whose responses don't depend on the caller. Named callers keep their own namespaces, and so does
-    /// each REST API's key.
+    /// it for APIs whose responses don't depend on the caller. Named callers keep their own namespaces, and so do the
+    /// owners of a REST API's API keys.
     ///
     /// Without this setting, the layer refuses a keyed request that carries credentials (`Authorization`, an API key, a
     /// client certificate, a cookie) but has no named caller: the client gets 500 and `caller-unknown`, and nothing is
-    /// claimed. The reason: the handler may check the credentials, and a replay never reaches the handler. A REST API's
-    /// key names the caller only if the request carries no other credentials. Keyed requests without credentials share
-    /// the anonymous namespace.
+    /// claimed. The reason: the handler may check the credentials, and a replay never reaches the handler. An API key
+    /// names the caller only if the request carries no other credentials. Keyed requests without credentials share the
+    /// anonymous namespace.
     pub fn shared_namespace(self) -> Self {
         self.with(|config| config.unnamed = Unnamed::Shared)
     }
@@ -316,9 +317,10 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// Compares only these fields of a JSON body, [named](crate::KeyFields#naming-a-field) as for a key, in place of
-    /// the whole body. Use it for bodies that change in each attempt, for example by a nonce or a timestamp. A missing
-    /// field is compared as absent. If a body has none of the fields, or a field can't be looked up (for example,
-    /// because the body isn't JSON), the whole body is compared.
+    /// the whole body. Use it for bodies that change in each attempt, for example by a nonce or a timestamp. A body in
+    /// which a field is missing doesn't match a body in which that field has a value. If all of the fields are missing,
+    /// null or blank, or a field can't be looked up (for example, because the body isn't JSON), the whole body is
+    /// compared.
     ///
     /// # Errors
     ///
@@ -350,21 +352,23 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// How long the front end waits for a response, counted from the request's start if the event contains that
     /// time. Default: 29 seconds behind API Gateway, or 5 minutes if a REST API streams
-    /// ([`streaming`](Self::streaming)). Otherwise only the invocation's deadline is a limit. After this time, the
-    /// layer doesn't retry a settlement, since the caller would no longer get the response.
+    /// ([`streaming`](Self::streaming)). Behind other front ends, there's no default, and only the invocation's
+    /// deadline is a limit. After this time, the layer doesn't retry a settlement, since the caller would no longer get
+    /// the response.
     ///
-    /// Set this limit if API Gateway's quota was raised, if an edge-optimized REST API streams (30 seconds), or if a
-    /// load balancer or proxy closes idle connections earlier.
+    /// Set this limit if API Gateway's quota was raised, if an edge-optimized REST API streams (it closes idle streams
+    /// after 30 seconds), or if a load balancer or proxy closes idle connections before the default limit or the
+    /// deadline.
     pub fn answer_within(self, limit: Duration) -> Self {
         self.with(|config| config.answer_within = Some(limit))
     }
 
-    /// Decides from the whole response whether it's the operation's outcome, in place of the list of statuses.
-    /// The handler's [`Recording`](crate::settings::Recording) overrides the closure. For a streamed response that
-    /// is too large to record, the status decides, and the closure isn't called.
+    /// Decides from the whole response, and not only from its status, whether it's the operation's outcome. If the
+    /// response carries a [`Recording`](crate::settings::Recording), that decides, and the closure isn't called. For a
+    /// streamed response that is too large to record, the status decides.
     ///
-    /// Under at-most-once, the closure isn't called either, and this method logs a warning. Any response may have
-    /// come after an effect, so every response is recorded unless it carries
+    /// Under at-most-once, the closure is never called, and this method logs a warning. Any response may have come
+    /// after an effect, so every response is recorded unless it carries
     /// [`Recording::Release`](crate::settings::Recording::Release).
     pub fn record_when(self, is_outcome: impl Fn(&Response<Body>) -> bool + Send + Sync + 'static) -> Self {
         if self.is_at_most_once() {
@@ -451,10 +455,10 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with(|config| config.on_replay = Some(Arc::new(add)))
     }
 
-    /// Answers a duplicate with this response when the operation is done but its response wasn't kept, in place of
-    /// 409. The operation has ended, whatever its status was: it may have answered 402, for example. So the substitute
-    /// mustn't say that the operation succeeded. The response gets the replay marker. Use it for jobs whose response no
-    /// caller needs: with [`max_response`](crate::settings::Settings::max_response) 0, no response is stored. A
+    /// Substitutes the closure's response for the problem `not-retained` (409), which callers get if the operation is
+    /// done but its response wasn't kept. The operation may have ended with any status, such as 402, so the substitute
+    /// mustn't say that the operation succeeded. The substitute gets the replay marker. Use it for jobs whose response
+    /// no caller needs: with [`max_response`](crate::settings::Settings::max_response) 0, no response is stored. A
     /// duplicate of a recorded failure still gets `operation-failed`.
     ///
     /// ```

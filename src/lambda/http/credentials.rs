@@ -26,7 +26,7 @@ impl IgnoredCookies {
     }
 }
 
-/// The header with a REST API's key.
+/// The header in which a client sends its API key to a REST API.
 pub(super) const API_KEY: &str = "x-api-key";
 
 /// The names of the headers that carry credentials.

@@ -108,8 +108,8 @@ where
 #[derive(Clone, Debug)]
 struct Readable<S>(S);
 
-/// A response that was converted for Lambda. A second conversion by `lambda_http` would treat bytes as text if the
-/// response has no content type.
+/// A response that was converted for Lambda. This wrapper prevents a second conversion by `lambda_http`, which would
+/// treat bytes without a content type as text.
 #[derive(Debug)]
 struct Converted(Response<Body>);
 
@@ -243,7 +243,7 @@ fn is_unreadable(request: &Request<Body>) -> bool {
 }
 
 /// Returns the event if `lambda_http` can read it, and otherwise an empty event with the field [`UNREADABLE`]. The
-/// arguments are the event's fields from which `lambda_http` builds the URI.
+/// arguments after the event's type are the fields from which `lambda_http` builds the URI.
 macro_rules! readable {
     ($event:ident, $kind:ident($type:ident), $($($field:ident).+),+) => {{
         let mut uri = $type::default();

@@ -5,9 +5,9 @@ use http::{HeaderMap, HeaderName, header};
 /// Marks a replay.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// Headers that belong to one exchange and not to the operation, in the order of the page that documents them:
-/// hop by hop (RFC 9110, section 7.6.1), generated per message, credentials and sessions, tracing, and those
-/// that a front end adds.
+/// Headers that belong to one exchange and not to the operation: headers for one hop (RFC 9110, section 7.6.1), headers
+/// that are generated for each message, credentials and sessions, tracing, and headers that a front end adds. They have
+/// the same order as in the specification.
 const DROPPED: [HeaderName; 28] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),

@@ -10,7 +10,7 @@ use crate::{
     key::{Key, quoted},
 };
 
-/// Whether a request has a property.
+/// A test of a request, such as whether it needs a key.
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
 /// The part of a request that a key comes from.
@@ -24,8 +24,8 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// The entry point's name in the scope. Each origin has its own entry point, so the header `17` and the field `17`
-    /// identify two operations.
+    /// The entry point's name in the scope. Each origin has its own entry point, so the key `17` from a header and the
+    /// key `17` from a body identify two operations.
     pub(super) fn via(self) -> &'static str {
         match self {
             Self::Header => "http",
@@ -63,15 +63,15 @@ impl KeyRules {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`] if there are two keys, or the key is malformed, empty, blank or too long. A request
-    /// with an unreadable key must never be treated like a request without a key.
+    /// [`ErrorKind::InvalidKey`] if there are two keys, or the key is malformed, empty, blank, too short or too long. A
+    /// request with an unreadable key must never be treated like a request without a key.
     pub(super) fn read(&self, headers: &HeaderMap) -> Result<Option<Key>, Error> {
         let mut found: Option<Key> = None;
         for name in &self.names {
             let Some(key) = self.read_one(headers, name)? else { continue };
             match &found {
                 Some(other) if *other != key => {
-                    return Err(invalid(name, "differs from the key in another header; send only one key"));
+                    return Err(invalid(name, "has a different key than another header; send only one key"));
                 }
                 _ => found = Some(key),
             }

@@ -122,7 +122,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> S::Future {
-        // Removes the flag, so that a nested `ReleaseRejections` can't take the flag for its own.
+        // Removes the flag, so that a nested `ReleaseRejections` can't mistake it for its own flag.
         match request.extensions_mut().remove::<Called>() {
             Some(called) => called.0.store(true, Ordering::SeqCst),
             None => self.is_blind.store(true, Ordering::SeqCst),

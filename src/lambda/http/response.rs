@@ -1,8 +1,8 @@
 //! Converts a response to recorded bytes, and back: version 1 of the format.
 //!
-//! One line of JSON (`{"v":1,"status":201,"kind":"text","headers":[["content-type","text/plain"]]}`), a line
-//! feed, and the body's bytes. Header values are written with one character per byte (ISO 8859-1), so that
-//! every value is replayed exactly, in its order and as often as it occurred.
+//! The format is one line of JSON (`{"v":1,"status":201,"kind":"text","headers":[["content-type","text/plain"]]}`), a
+//! line feed, and the body's bytes. The list of headers keeps their order and repetitions. Header values are written
+//! with one character per byte (ISO 8859-1), so that every value is replayed exactly.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};

@@ -29,8 +29,8 @@ impl HttpLayer {
     ///
     /// Don't use this layer for endless streams, such as server-sent events: the buffered part is sent only when the
     /// stream has ended or the limit is reached. Perform the operation's effects before the body has produced its
-    /// first `max_response` bytes: the body's later code runs after the operation was recorded as done, and without a
-    /// claim ([`current`](crate::current)). To stream a route without protection, use
+    /// first `max_response` bytes: the code that produces the rest of the body runs after the operation was recorded as
+    /// done, and without a claim ([`current`](crate::current)). To stream a route without protection, use
     /// [`pass_through_when`](Self::pass_through_when).
     ///
     /// ```no_run

@@ -32,7 +32,7 @@ fn before_and_after(run: &mut Run, held: &Held, write: &Write) -> (Record, Recor
 const CONFLICT: fn() -> Event = || fault(StoreErrorKind::Conflict, false);
 
 #[test]
-fn transaction_writes_only_the_completion() {
+fn transaction_completes_the_claims_record() {
     let (mut run, held, write) = committing();
     let expires_at = NOW.saturating_add(RETENTION).rounded_up_to_second();
     let settlement = Settlement::Complete(outcome(), expires_at);
@@ -49,7 +49,7 @@ fn only_success_commits_the_handlers_writes() {
 }
 
 #[test]
-fn successor_rejects_the_transaction() {
+fn transaction_is_rejected_after_a_takeover() {
     let until = started(20_000).lease_until().map(claimable_at);
     let mismatched = Record { owner: OTHER, ..of_another_request(completed()) };
     for (record, end) in [
@@ -189,7 +189,7 @@ fn committed_record_outlives_its_lease() {
 }
 
 #[test]
-fn no_extension_during_an_ambiguous_transaction() {
+fn no_extension_while_transaction_is_in_doubt() {
     let (mut run, held, _) = committing();
     run.feed(LOST());
     assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
@@ -199,7 +199,7 @@ fn no_extension_during_an_ambiguous_transaction() {
 }
 
 #[test]
-fn ambiguous_transaction_is_resent_then_read() {
+fn ambiguous_transaction_is_resent_then_looked_up() {
     let (mut run, held, first) = committing();
     let (before, after) = before_and_after(&mut run, &held, &first);
     run.now = run.now.saturating_add(Duration::from_secs(3));
@@ -208,7 +208,7 @@ fn ambiguous_transaction_is_resent_then_read() {
     assert_eq!(run.clone().feed(refused(Some(after.clone()))), Action::Settled(End::Recorded));
     assert_eq!(run.feed(LOST()), Action::Read);
     assert_eq!(run.clone().feed(Event::Found(Some(after.clone()))), Action::Settled(End::Recorded));
-    // When the record was read, the write wasn't applied. It may still be on its way.
+    // The write wasn't applied when the record was read, but may still be on its way.
     for nth in 0..RETRIES {
         assert_eq!(run.feed(Event::Found(Some(before.clone()))), Action::Pause(nth));
         assert_eq!(sent(run.feed(Event::Resumed)), (first.clone(), 0));

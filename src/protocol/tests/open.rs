@@ -14,7 +14,7 @@ fn looked(execution: Execution, found: Option<Record>) -> (Run, Action) {
     (run, action)
 }
 
-/// Returns the version that the write depends on, the record, and the submission.
+/// Returns the version that a conclusion depends on, its record, and the number of its transaction, if it has one.
 fn put(action: Action) -> (Option<Revision>, Record, Option<u32>) {
     match action {
         Action::Commit { write: Write::Conclude { seen, record }, submission } => {
@@ -72,7 +72,7 @@ fn optimistic_read_decides_the_action() {
 }
 
 #[test]
-fn failed_optimistic_read_is_refused() {
+fn failed_optimistic_read_refuses_the_delivery() {
     for (kind, refusal) in [
         (StoreErrorKind::Unavailable, Refusal::Unavailable),
         (StoreErrorKind::Rejected, Refusal::Rejected),
@@ -104,7 +104,7 @@ fn first_conclusion_sets_every_field() {
 }
 
 #[test]
-fn conclusion_replaces_only_the_read_revision() {
+fn conclusion_replaces_only_the_seen_version() {
     let ahead = Record { generation: Generation::new(NOW.as_millis() + 5), ..DEAD() };
     for (seen, attempt) in [
         (DEAD(), 1),
@@ -183,7 +183,7 @@ fn refused_conclusion_retries_under_new_numbers() {
 }
 
 #[test]
-fn ambiguous_conclusion_is_resent_then_read() {
+fn ambiguous_conclusion_is_resent_then_looked_up() {
     for before in [None, Some(DEAD())] {
         let (mut run, _) = looked(Execution::AtLeastOnce, before.clone());
         let first = run.feed(Event::Settle(commit()));
@@ -270,7 +270,8 @@ fn expired_conclusion_is_never_resent() {
         assert_eq!(run.feed(LOST()), Action::Read);
         let found = run.clone().feed(Event::Found(Some(record.clone())));
         assert_eq!(found, Action::Settled(End::Recorded));
-        // The write was never applied, or it was applied and its record swept: the current record isn't live.
+        // The current record is another one, and has expired. So the write was never applied, or it was applied and its
+        // record was swept.
         let stale = Record { expires_at: Some(NOW), ..DEAD() };
         assert_eq!(run.clone().feed(Event::Found(Some(stale))), Action::Settled(End::Unresolved(None)));
         assert_eq!(run.feed(Event::Found(None)), Action::Settled(End::Unresolved(None)));

@@ -15,12 +15,12 @@ fn applied(write: &Write, record: Option<&Record>) -> Record {
     write.apply_to(record).unwrap()
 }
 
-/// Returns a machine and the write of its first transaction, which got an ambiguous answer and was declined
-/// when it was sent again.
+/// Returns a machine whose transaction is in doubt, and the transaction's write. The first attempt got an ambiguous
+/// answer, and the second was declined.
 fn declined_in_doubt(mut run: Run) -> (Run, Write) {
     let first = run.feed(Event::Settle(commit()));
     let Action::Commit { write, .. } = first.clone() else { panic!("no transaction: {first:?}") };
-    assert_eq!(run.feed(LOST()), first, "the same request");
+    assert_eq!(run.feed(LOST()), first, "the same request is sent again");
     assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
     (run, write)
 }
@@ -68,7 +68,7 @@ fn ambiguous_optimistic_commit_is_unresolved_after_release() {
     let (mut run, _) = declined_in_doubt(open());
     assert_eq!(run.feed(Event::Settle(RELEASE)), Action::Settled(End::Unresolved(None)));
 
-    // Here, nothing is in doubt, so nothing can arrive late.
+    // This transaction's only attempt was declined, so nothing is in doubt.
     let mut run = open();
     assert!(matches!(run.feed(Event::Settle(commit())), Action::Commit { .. }));
     assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));

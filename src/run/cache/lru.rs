@@ -43,8 +43,8 @@ impl<V> Lru<V> {
         Some(&entry.value)
     }
 
-    /// Puts `value`, which counts as `bytes`, in place of the key's old value, and evicts the least recently
-    /// used values until there's room. A value that's larger than the whole map isn't kept.
+    /// Puts `value`, which counts as `bytes` bytes, in place of the key's old value, and evicts the least recently
+    /// used values until there's room. If `value` is larger than the map's limit, only removes the old value.
     pub(super) fn put(&mut self, key: StoredKey, value: V, bytes: usize) {
         self.remove(&key);
         if bytes > self.most {
@@ -88,7 +88,7 @@ mod tests {
     use crate::record::random_bits;
 
     const MOST: usize = 100;
-    /// This limit is so small that the test's steps reach it, and so large that they also reach the limit in bytes.
+    /// Small enough that the test's steps reach this limit, and large enough that they also reach the limit in bytes.
     const VALUES: usize = 5;
 
     /// The same map in its simplest form: a list of entries, the least recently used one first.

@@ -25,7 +25,7 @@ use crate::{
 /// Runs `handler` without a claim, and commits the writes that it has staged.
 ///
 /// Returns the answer that `judge` makes of the handler's result. In shadow mode, the library also claims the key
-/// and records the outcome in the shadow's namespace.
+/// and records the outcome, both in the shadow's namespace.
 ///
 /// # Errors
 ///

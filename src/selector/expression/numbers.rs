@@ -12,20 +12,20 @@ use serde_json::Number;
 
 use crate::selector::length_of_string;
 
-/// If a crate in the build enables `serde_json`'s feature `arbitrary_precision`, `serde_json` deserializes a number as
-/// a map. This is the only name in that map.
+/// If a crate in the build enables `serde_json`'s feature `arbitrary_precision`, `serde_json` deserializes a number
+/// that isn't a 64-bit integer as a map. This is the only name in that map.
 pub(super) const NUMBER: &str = "$serde_json::private::Number";
 
 /// The values that one search has read. They live as long as the search, so that no two values share an address.
 #[derive(Default)]
 pub(super) struct Values {
     roots: Vec<Rcvar>,
-    /// The texts of numbers, by the address of their value.
+    /// The text of each number that isn't a 64-bit integer, by the address of the number's value.
     texts: HashMap<usize, Box<str>>,
     count: usize,
 }
 
-/// Too many values, or invalid JSON.
+/// Why a text wasn't read: it isn't JSON, or the search exceeds its limits.
 #[derive(Debug)]
 pub(super) enum Unread {
     NotJson(serde_json::Error),
@@ -47,7 +47,8 @@ impl Values {
         let is_too_many = self.count > most;
         match read {
             Ok(value) => {
-                // A failed read keeps no texts, since its values' addresses are free again.
+                // Only a successful read keeps its texts: a failed read's values are freed, so that new values may get
+                // their addresses.
                 self.texts.extend(reading.texts.take());
                 self.roots.push(Rcvar::clone(&value));
                 Ok(value)
@@ -57,7 +58,7 @@ impl Values {
         }
     }
 
-    /// Returns a number's text as it was sent or, if the number was calculated, the text of the float.
+    /// Returns a number's text as it was sent. If the number wasn't sent but calculated, returns the text of its value.
     pub(super) fn text_of(&self, value: &Rcvar, number: &Number) -> String {
         match self.texts.get(&address(value)) {
             Some(text) => text.to_string(),
@@ -165,7 +166,7 @@ impl<'j> Visitor<'j> for Value<'_> {
                 return self.0.number_of(float.and_then(Number::from_f64), Some(&text));
             }
             if values.insert(name, members.next_value_seed(Value(self.0))?).is_some() {
-                // Parsers disagree on which of the two counts.
+                // If a name appears twice, parsers disagree on which value counts.
                 return Err(A::Error::custom("a name appears twice"));
             }
         }
@@ -173,7 +174,7 @@ impl<'j> Visitor<'j> for Value<'_> {
     }
 }
 
-/// Iterates over the texts of a JSON text's numbers.
+/// Iterates over the numbers in a JSON text, as they're written there.
 struct Scan<'j> {
     json: &'j str,
     at: usize,
@@ -242,7 +243,7 @@ mod tests {
         assert!(matches!(Values::default().read("1 2", 9), Err(Unread::NotJson(_))));
         assert!(
             matches!(Values::default().read("[1, 2", 2), Err(Unread::NotJson(_))),
-            "two values are allowed"
+            "two values are within the limit"
         );
     }
 }

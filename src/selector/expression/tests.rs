@@ -116,7 +116,7 @@ fn failed_reads_leave_no_stale_texts() {
     }
 }
 
-/// Fields that an expression doesn't select don't change the key.
+/// A number that the expression doesn't select doesn't change the result, even if it equals the calculated sum.
 #[test]
 fn unselected_fields_do_not_affect_results() {
     for other in ["10.000", "1e1", "9.1"] {

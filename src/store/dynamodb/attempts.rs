@@ -5,7 +5,7 @@
 //! interceptor examines every attempt. The client registers it once: an interceptor per call would make the SDK merge
 //! two configurations for every request.
 //!
-//! The interceptor passes its findings to the call through a task-local value, without an allocation.
+//! The interceptor passes its findings to the call through a task-local value.
 
 use std::{cell::Cell, error::Error as StdError, future::Future, io};
 
@@ -25,7 +25,7 @@ tokio::task_local! {
     static ATTEMPTS: Attempts;
 }
 
-/// What the interceptor has seen of a call's failed attempts so far.
+/// The [`Findings`] so far, while the call runs.
 #[derive(Default)]
 struct Attempts {
     seen: Cell<bool>,

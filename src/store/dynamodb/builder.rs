@@ -31,7 +31,8 @@ const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
 /// The SDK waits up to a second before its first retry, on average half a second. Each connection that died in
 /// a frozen sandbox would cost this wait. DynamoDB answers within milliseconds, so a shorter backoff and more
-/// attempts make better use of the same time. The eight attempts wait 1.3 s in total on average, and 2.6 s at most.
+/// attempts make better use of the operation's time. The eight attempts wait 1.3 s in total on average, and 2.6 s at
+/// most.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(25);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_ATTEMPTS: u32 = 8;
@@ -72,9 +73,9 @@ impl StoreBuilder<DynamoDbStore> {
         Self { choices }
     }
 
-    /// Uses this client's configuration: Region, credentials, endpoint, and its retries and timeouts if it sets
-    /// them. Instead of the SDK's default retries, the store makes up to 8 attempts with a backoff from 25 ms.
-    /// Without a client, `aws-config` loads everything from the environment.
+    /// Uses this client's configuration: Region, credentials, endpoint, and the retries and timeouts that the client
+    /// sets. If the client has the SDK's default retries, the store replaces them by up to 8 attempts with a backoff
+    /// from 25 ms. Without a client, `aws-config` loads everything from the environment.
     pub fn client(mut self, client: Client) -> Self {
         self.choices.client = Some(client);
         self
@@ -106,7 +107,7 @@ impl StoreBuilder<DynamoDbStore> {
     /// partition.
     ///
     /// DynamoDB limits one partition to 1,000 write units per second ("Best practices for partition keys", DynamoDB
-    /// developer guide), which is about 500 operations. Without this setting, each record is its own partition.
+    /// developer guide), which is about 500 operations. Without this setting, each record has its own partition key.
     pub fn partition(mut self, value: impl Into<String>) -> Self {
         self.choices.partition = Some(value.into());
         self
@@ -198,7 +199,7 @@ impl Choices {
         match &self.partition {
             Some(_) if self.sort_key.is_none() => {
                 return invalid(
-                    "a partition is set, but no sort key to hold the stored key; give its name with sort_key"
+                    "a partition is set, but no sort key, which would hold the stored key; set sort_key too"
                         .into(),
                 );
             }

@@ -1,4 +1,4 @@
-//! Stores a response that's too large for its record in chunks, each in its own item.
+//! If a response is too large for its record, stores it in chunks, each in its own item.
 
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ impl DynamoDbStore {
         item.insert(names.of(Attribute::ExpiresAt).to_owned(), codec::seconds(expires_at));
         item.insert(names.of(Attribute::Response).to_owned(), codec::binary(&kept));
         // The put needs no condition: the key contains the owner, so only one claim writes this item. That claim
-        // writes different bytes only if its earlier transaction was definitely not applied.
+        // writes different bytes only if its earlier transaction was definitely not applied, so that no record refers
+        // to the earlier bytes.
         let request = self.inner.client.put_item().table_name(&self.inner.table).set_item(Some(item));
         match observed(request.send()).await {
             (Ok(_), _) => Ok(()),

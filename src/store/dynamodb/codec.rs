@@ -155,7 +155,7 @@ pub(super) fn decode(item: Item, names: &AttributeNames) -> Result<Record, Unrea
             Attribute::Version,
             format!(
                 "is {version}, but this library reads only version {RECORD_VERSION}; use the release of \
-                 lambda-idempotency that wrote it"
+                 lambda-idempotency that wrote the record"
             ),
         ));
     }
@@ -197,7 +197,8 @@ fn state(fields: &mut Fields<'_>) -> Result<State, Unreadable> {
         Status::Failed => State::Failed(outcome(fields)?),
         Status::Released => State::Released,
     };
-    // An attribute that belongs to another status contradicts the record's status, so it's unclear what happened.
+    // Each attribute of the record's status has been taken above. One that's still there belongs to another status, so
+    // it's unclear what happened.
     for attribute in [
         Attribute::LeaseUntil,
         Attribute::Response,

@@ -123,8 +123,8 @@ impl DynamoDbStore {
     /// element of `Records`, in JSON, as Lambda delivers it. This method sends no request.
     ///
     /// `None` if the change didn't end an operation: a claim, an extension, a takeover, a release, a deletion (TTL's
-    /// too), a write to a settled record that keeps the record's outcome, a record in shadow mode, a chunk of a
-    /// response, or another item of a shared table.
+    /// too), a write that keeps a settled record's outcome, a record in shadow mode, a chunk of a response, or another
+    /// item of a shared table.
     ///
     /// The stream needs the view type `NEW_AND_OLD_IMAGES`. The store needs the same attribute names, sort key and
     /// partition as the function that writes the records. In a global table, each Region's stream reports the same

@@ -1,5 +1,5 @@
-//! The protocol's transitions as DynamoDB expressions: one condition and one update each. `expressions.txt`
-//! lists all of them.
+//! The protocol's transitions as DynamoDB expressions. Each has a condition. It also has an update, unless it puts a
+//! whole item. `expressions.txt` lists all of them.
 //!
 //! Every attribute appears as a placeholder, `#` and its default name. So any name can be configured, and
 //! DynamoDB's reserved words (`status`, `owner`, …) cause no errors. Placeholders `:seen_…` hold the values of
@@ -20,7 +20,7 @@ const ABSENT: &str = "attribute_not_exists(#id)";
 /// lease has expired can still settle until it's taken over.
 const MINE: &str = "#status = :started AND #owner = :owner AND #generation = :generation";
 
-/// The condition of T3. It doesn't test the expiry, because a takeover depends only on the lease.
+/// The condition of T3. It doesn't test the expiry, because only the lease decides whether a record is stale.
 const STALE_AS_SEEN: &str = "#status = :started AND #owner = :seen_owner AND #generation = :seen_generation \
                              AND #lock_acquired_at = :seen_lock_acquired_at \
                              AND #lease_until = :seen_lease_until";
@@ -72,7 +72,7 @@ impl Transition {
 /// Variants of a transition, by the form of the record that was seen.
 #[derive(Debug)]
 pub(super) struct BySeen<T> {
-    /// A STARTED record.
+    /// A STARTED record that expires.
     started: T,
     /// A STARTED record that never expires.
     lasting: T,
@@ -98,8 +98,8 @@ impl<T> BySeen<T> {
         }
     }
 
-    /// Returns the variant for `seen`. `None` if no record can have this version: a STARTED record has a lease, and a
-    /// settled one has an expiry and no lease.
+    /// Returns the variant for the version `seen`. `None` if no record can have this version: a STARTED record has a
+    /// lease, and a settled record has an expiry and no lease.
     pub(super) fn of(&self, seen: &Revision) -> Option<&T> {
         match (seen.status, seen.lease_until, seen.expires_at) {
             (Status::Started, Some(_), Some(_)) => Some(&self.started),
@@ -110,7 +110,7 @@ impl<T> BySeen<T> {
     }
 }
 
-/// Variants of a settling transition, by what they store.
+/// Variants of a settling transition. Each field says what its variant stores.
 #[derive(Debug)]
 pub(super) struct Settling<T> {
     /// The response, in the record.
@@ -191,16 +191,17 @@ fn extend() -> Transition {
     Transition::update(&[Attribute::LeaseUntil, Attribute::ExpiresAt], &[], EXTENDS)
 }
 
-/// T7 for a claim that never expires: it removes the expiry.
+/// T7 that removes the expiry, so that the record never expires.
 fn extend_lasting() -> Transition {
     Transition::update(&[Attribute::LeaseUntil], &[Attribute::ExpiresAt], EXTENDS)
 }
 
-/// A transition with the names of its placeholders in one table.
+/// A transition, and the attribute names that its `#` placeholders stand for in one table.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) transition: Transition,
-    /// Exactly the placeholders that the expressions use: DynamoDB rejects unused names.
+    /// Attribute names by placeholder, for exactly the placeholders that the expressions use. DynamoDB rejects unused
+    /// names.
     pub(super) names: HashMap<String, String>,
 }
 
@@ -314,7 +315,7 @@ mod tests {
             }
         }
         // These expressions determine what a claim can do to a record. A change to `expressions.txt` changes the
-        // protocol (`guide::protocol`). Then the model checker must explore it again.
+        // protocol (`guide::protocol`). After such a change, the model checker must explore the protocol again.
         assert_eq!(shown, include_str!("expressions.txt"));
     }
 
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_and_releases_update_every_optional_attribute() {
+    fn updates_set_or_remove_optional_attributes() {
         for (name, Transition { update, .. }) in all() {
             let touched = placeholders(&[&update.unwrap_or_default()]);
             let wanted: &[&str] = match &name {

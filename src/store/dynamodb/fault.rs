@@ -1,10 +1,10 @@
-//! Maps the SDK's errors to the store's: what happened, whether the write may have been applied anyway, and how
-//! to fix it.
+//! Maps the SDK's errors to the store's. A store's error says what happened, whether the write may have been applied
+//! anyway, and how to fix the cause.
 //!
-//! It never keeps an SDK error, which contains the whole answer, including the old item. It keeps the service's error
-//! code, the first line of its message and the request's id. DynamoDB's messages about invalid values quote these
-//! values. So if a request has writes that the handler staged, this module keeps only a known part of such a message,
-//! which contains no value.
+//! A store's error never contains the SDK's error, because the SDK's error has DynamoDB's whole answer, including the
+//! old item. This module keeps DynamoDB's error code, the first line of its message, and the request's id. DynamoDB's
+//! messages about invalid values quote these values. So if a request has writes that the handler staged, this module
+//! keeps only a known part of such a message, which contains no value.
 
 use std::{error::Error as StdError, fmt};
 
@@ -33,10 +33,9 @@ pub(super) struct Fault {
 pub(super) enum Class {
     /// The request couldn't be built: no Region, a wrong endpoint.
     NotBuilt,
-    /// The request didn't reach a connection, because there are no credentials.
+    /// The request wasn't sent, because there are no credentials.
     NoCredentials,
-    /// The request didn't reach a connection for another reason, usually because the endpoint isn't a valid
-    /// URL.
+    /// The request wasn't sent for another reason, usually because the endpoint isn't a valid URL.
     NotSent,
     /// The request timed out.
     TimedOut,
@@ -56,13 +55,13 @@ pub(super) enum Class {
     Invalid,
     /// The item, or all items with its partition key together, are too large.
     TooLarge,
-    /// A transaction is invalid: one of the handler's writes, or two of them together.
+    /// A transaction is invalid, because of one of the handler's writes or a combination of them.
     WrongWrites,
     /// The service rejects the request for another reason: permission, account, credentials.
     Refused,
 }
 
-/// DynamoDB's texts about an invalid write, without the names and values that it quotes around these words.
+/// Parts of DynamoDB's messages about invalid writes. DynamoDB quotes names and values only outside these parts.
 const WITHOUT_VALUES: [&str; 25] = [
     "Transaction request cannot include multiple operations on one item",
     "The provided key element does not match the schema",
@@ -91,8 +90,8 @@ const WITHOUT_VALUES: [&str; 25] = [
     "Attribute name is a reserved keyword",
 ];
 
-/// The throttling codes: DynamoDB's own, and those in the SDK's list of codes to retry, which DynamoDB's front ends
-/// share with other services.
+/// The error codes of throttled requests. Some are DynamoDB's own. The others are in the SDK's list of codes to retry:
+/// DynamoDB's front ends share them with other services.
 const THROTTLES: [&str; 15] = [
     "ProvisionedThroughputExceededException",
     "ThrottlingException",
@@ -304,8 +303,8 @@ where
     }
 }
 
-/// The first line of the last error in the chain. A heading ` Attempted:` at its end is left out, because the list that
-/// belongs to it is in the next lines.
+/// Returns the first line of the last error in the chain, without ` Attempted:` at the line's end. This word begins the
+/// list of attempted credential sources, which is in the next lines.
 fn cause(error: &(dyn StdError + 'static)) -> String {
     sentence(&innermost(error)).trim_end_matches(" Attempted:").to_owned()
 }
@@ -318,7 +317,7 @@ fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
 }
 
 /// Returns the part of `message` that contains no value of the handler's writes. DynamoDB's validation errors quote
-/// invalid values, so only a known text is kept.
+/// invalid values, so this function keeps only a text in [`WITHOUT_VALUES`] of such a message.
 pub(super) fn without_values<'a>(code: &str, message: &'a str) -> &'a str {
     match code {
         "ValidationException" | "ValidationError" => WITHOUT_VALUES

@@ -11,8 +11,9 @@ use crate::{
     store::{Page, StoreError, StoreErrorKind, admin},
 };
 
-/// Occurs in the stored key of every chunk, and of no record: the names in a record's key can't contain a `#`. In a
-/// table with a sort key but no partition, the sort key marks chunks instead.
+/// Marks the stored key of a chunk. A record's stored key never contains this text, because the names in it can't
+/// contain a `#`. In a table with a sort key but no partition, a chunk has its record's stored key. There, only the
+/// sort key marks the chunk.
 pub(super) const CHUNK: &str = "#part#";
 
 /// Items, and the key of the last item if more items follow.
@@ -27,8 +28,8 @@ impl DynamoDbStore {
     /// pages follow. The records are in no particular order.
     ///
     /// The page omits chunks of responses. In a table with a sort key but no
-    /// [`partition`](crate::store::StoreBuilder::partition), it also omits items that aren't the library's. Otherwise,
-    /// such items count as corrupt records. Each record is read consistently, but the scan isn't a snapshot.
+    /// [`partition`](crate::store::StoreBuilder::partition), it also omits items that aren't the library's. In other
+    /// tables, such items count as corrupt records. Each record is read consistently, but the scan isn't a snapshot.
     ///
     /// Needs `dynamodb:Scan`; with a [`partition`](crate::store::StoreBuilder::partition), `dynamodb:Query`.
     ///

@@ -25,7 +25,8 @@ use crate::{
 
 /// The timeouts of one attempt and of a whole request about a table, which takes longer than a request about an item.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
-/// The interval and the number of polls until a new table is ACTIVE. Most tables are ACTIVE within ten seconds.
+/// The interval between polls that wait for a new table to be ACTIVE, and the maximum number of polls. Most tables are
+/// ACTIVE within ten seconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const POLLS: u32 = 240;
 
@@ -126,8 +127,8 @@ impl DynamoDbStore {
         Ok(problems)
     }
 
-    /// Explains a request that DynamoDB calls invalid. If the table's keys differ from the configuration, the error
-    /// shows the keys of both. Otherwise, the error has the class `otherwise`.
+    /// Returns the error for a request that DynamoDB calls invalid. If the table's keys differ from the configured
+    /// ones, the error shows both. Otherwise, the error has the class `otherwise`.
     pub(super) async fn explained(&self, fault: Fault, otherwise: Class) -> StoreError {
         let expected = self.expected_keys();
         let maybe_applied = fault.maybe_applied;
@@ -143,8 +144,8 @@ impl DynamoDbStore {
             },
             Err(_) => {
                 let message = format!(
-                    "DynamoDB rejected the request to table `{table}` as invalid; the configuration says that its key \
-                     is {expected}, but the table couldn't be described"
+                    "DynamoDB rejected the request to table `{table}` as invalid; the configured key is {expected}, \
+                     but the table's own key couldn't be read"
                 );
                 (otherwise.kind(), message)
             }
@@ -185,7 +186,8 @@ impl DynamoDbStore {
         StoreError::new(StoreErrorKind::Rejected, format!("table `{table}` can't be used: {problem}"))
     }
 
-    /// An error about the table itself. No record is affected.
+    /// Converts the error of a request about the table itself. Such a request writes no record, so its error is never
+    /// ambiguous.
     fn table_error<E>(&self, error: &SdkError<E>, findings: Findings) -> StoreError
     where
         E: ProvideErrorMetadata + StdError + 'static,

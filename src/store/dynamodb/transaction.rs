@@ -27,9 +27,9 @@ use crate::{
     },
 };
 
-/// Collects a handler's own writes, to commit them with its outcome: at most 99, on tables of one account and
-/// Region ("Amazon DynamoDB Transactions: How it works", DynamoDB developer guide). Each write costs twice as many
-/// write units as it would outside a transaction.
+/// Collects a handler's own writes, to commit them with the handler's outcome. It can hold at most 99 writes, on tables
+/// of one account and Region ("Amazon DynamoDB Transactions: How it works", DynamoDB developer guide). Each write costs
+/// twice as many write units as it would outside a transaction.
 ///
 /// Each write may have a condition. With `return_values_on_condition_check_failure`, it requests the item that
 /// made the condition fail. See [`staging`](crate::staging()) for how to add the writes to the transaction.
@@ -76,7 +76,7 @@ impl Transaction {
         self.with(TransactWriteItem::builder().delete(delete).build())
     }
 
-    /// Adds a condition on an item that isn't changed.
+    /// Adds a condition on an item that the transaction doesn't change.
     pub fn check(self, check: ConditionCheck) -> Self {
         self.with(TransactWriteItem::builder().condition_check(check).build())
     }
@@ -217,7 +217,8 @@ impl DynamoDbStore {
             Ok(_) => Ok(CommitOutcome::Answered(WriteOutcome::Applied)),
             Err(error) => {
                 let committed = self.cancelled(Some(key), own, error, findings).await?;
-                // If the write required that no record exists, `shown` reads a record that DynamoDB didn't return.
+                // If the write required that no record exists, but one does, DynamoDB may not return that record. Then
+                // `shown` reads it.
                 match (committed, write) {
                     (CommitOutcome::Answered(written), Write::Conclude { seen: None, .. }) => {
                         self.shown(key, written).await.map(CommitOutcome::Answered)
@@ -228,8 +229,8 @@ impl DynamoDbStore {
         }
     }
 
-    /// Checks that the handler's writes have this store's type and are within DynamoDB's limits. Without a `write`, the
-    /// response's size isn't known yet, and counts as 0.
+    /// Checks that the handler's writes have this store's type and are within DynamoDB's limits. `write` is the
+    /// write to the record. Without it, the size of the response isn't known yet, and counts as 0.
     ///
     /// # Errors
     ///
@@ -307,8 +308,8 @@ impl Transactions for DynamoDbStore {
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move {
             let own = transaction_of(writes)?;
-            // DynamoDB rejects a transaction without items. With a record, an empty list of writes is valid, so it's
-            // accepted here too.
+            // DynamoDB rejects a transaction without items. `commit` accepts an empty list of the handler's writes,
+            // because its transaction has the record's item. So accept an empty list here too.
             if own.is_empty() {
                 return Ok(CommitOutcome::Answered(WriteOutcome::Applied));
             }

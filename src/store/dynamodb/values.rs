@@ -18,8 +18,8 @@ use crate::{
 /// Values by placeholder: exactly those that the expressions use, since DynamoDB rejects others.
 pub(super) type Values = HashMap<String, AttributeValue>;
 
-/// Values for the expressions of T2: the version that was seen. An expiry or a lease that this version doesn't have is
-/// left out, because the expressions don't use it then.
+/// Values for the condition of T2: the version that was seen. An expiry or a lease that this version doesn't have is
+/// left out, because the condition for such a version doesn't use it.
 pub(super) fn reclaim(seen: &Revision) -> Values {
     let mut values = Values::with_capacity(8);
     values.insert(":seen_status".to_owned(), codec::status(seen.status));

@@ -53,7 +53,7 @@ pub struct Transaction {
 enum Change {
     Put(String, String, String),
     Delete(String, String),
-    /// A condition: the item has this value, or is absent.
+    /// A condition: the item has this value, or with `None`, is absent.
     Is(String, String, Option<String>),
 }
 
@@ -127,7 +127,7 @@ impl Transaction {
         }
     }
 
-    /// Describes each write: first its kind and table, then its details.
+    /// Describes each put and each deletion: first its kind and table, then its details.
     #[cfg(feature = "testing")]
     pub(crate) fn described(&self) -> Vec<(String, String)> {
         let described = |change: &Change| match change {

@@ -6,7 +6,7 @@ use super::{MEMORY, NamedStore};
 const CREDENTIALS: [&str; 4] = ["user", "password", "passfile", "sslpassword"];
 
 /// Removes user name and password from `url`: everything between `://` and the last `@` before the query, and the
-/// [`CREDENTIALS`] in the query. `None` if `url` isn't a store's. If the URL's `?` may belong to a password, only the
+/// [`CREDENTIALS`] in the query. `None` if `url` isn't a store's. If the URL's `?` may be part of a password, only the
 /// scheme is left.
 pub(super) fn without_credentials(url: &str) -> Option<String> {
     if url == MEMORY {
@@ -32,8 +32,8 @@ fn scheme_of(url: &str) -> Option<(&str, &str)> {
     Some((scheme, rest.strip_prefix("//")?))
 }
 
-/// Whether the parameter is one of the [`CREDENTIALS`]. A name with a percent escape counts as one: it may stand for
-/// any name, and no valid name needs an escape.
+/// Whether the parameter is one of the [`CREDENTIALS`]. A name with a percent escape counts as a credential's: it may
+/// stand for any name, and no valid name needs an escape.
 fn is_credential(pair: &str) -> bool {
     let name = pair.split('=').next().unwrap_or_default();
     name.contains('%') || CREDENTIALS.iter().any(|known| name.eq_ignore_ascii_case(known))

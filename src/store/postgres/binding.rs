@@ -1,5 +1,5 @@
-//! Channel binding of the type `tls-server-end-point` (RFC 5929). The password's proof covers the hash of the
-//! server's certificate, so a server in between can't forward the proof.
+//! Channel binding of the type `tls-server-end-point` (RFC 5929). The client's proof that it knows the password covers
+//! the hash of the server's certificate, so a server in between can't forward the proof.
 
 use sha2::{Digest as _, Sha224, Sha256, Sha384, Sha512};
 
@@ -28,7 +28,7 @@ pub(super) fn server_end_point(certificate: &[u8]) -> Option<Vec<u8>> {
 fn signature_hash(certificate: &[u8]) -> Option<Hash> {
     const SEQUENCE: u8 = 0x30;
     const OBJECT_IDENTIFIER: u8 = 0x06;
-    // 1.2.840.113549.1.1 and 1.2.840.10045.4.
+    // The object identifiers of the algorithms begin with 1.2.840.113549.1.1 (RSA) or 1.2.840.10045.4 (ECDSA).
     const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1];
     const ECDSA: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4];
     let (certificate, _) = element(certificate, SEQUENCE)?;
@@ -53,8 +53,8 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     }
     let (length, rest) = match usize::from(*first) {
         short @ 0..=0x7f => (short, rest),
-        // The byte's low bits are the number of length bytes, which follow with the highest first. A certificate needs
-        // at most four.
+        // The byte's low bits are the number of length bytes. These follow, the highest first. A certificate needs at
+        // most four.
         long @ 0x81..=0x84 => {
             let (length, rest) = rest.split_at_checked(long - 0x80)?;
             (length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)

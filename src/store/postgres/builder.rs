@@ -126,8 +126,8 @@ impl StoreBuilder<PostgresStore> {
         self
     }
 
-    /// Limits the time for a call to get a connection. That includes waiting for a free one, connecting,
-    /// checking, and replacing a dead one. Default 1.5 s.
+    /// Limits how long a call of the store may take to get a connection. This time includes waiting for a free
+    /// connection, connecting, checking, and replacing a dead connection. Default 1.5 s.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.choices.connect_timeout = connect_timeout;
         self
@@ -139,22 +139,22 @@ impl StoreBuilder<PostgresStore> {
     /// has stopped waiting for it. With [`timeouts_of_role`](Self::timeouts_of_role), you set the server's limit. A
     /// call of the store takes at most this time plus the connect timeout.
     ///
-    /// If the [preparation](Self::prepared_statements) of a write takes over a quarter of this time, the call fails,
-    /// and the write isn't sent.
+    /// If the [preparation](Self::prepared_statements) of a write takes more than a quarter of this time, the call
+    /// fails, and the write isn't sent.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
         self.choices.statement_timeout = statement_timeout;
         self
     }
 
-    /// Limits how long a statement waits for another transaction that has its record or its table locked. After this
-    /// time, the statement fails with a conflict. Default 250 ms. It must be less than the statement timeout.
+    /// Limits how long a statement waits if another transaction has locked the record or the table. After this time,
+    /// the statement fails with a conflict. Default 250 ms. The limit must be less than the statement timeout.
     pub fn lock_timeout(mut self, lock_timeout: Duration) -> Self {
         self.choices.lock_timeout = lock_timeout;
         self
     }
 
-    /// Before a call uses a connection, checks that the connection is alive, unless its last answer is more recent than
-    /// this. Default 10 s; zero checks every time.
+    /// Checks that a connection is alive before a call uses it, if the server's last answer on it is at least this old.
+    /// Default 10 s; zero checks every time.
     pub fn check_after(mut self, check_after: Duration) -> Self {
         self.choices.check_after = check_after;
         self
@@ -332,7 +332,8 @@ impl Target {
         // If the query has an `@`, the `?` most likely belongs to the password.
         if query.contains('@') {
             return invalid(format!(
-                "the database URL has a `?` before an `@`; percent-encode everything except letters and digits: {SHAPE}"
+                "the database URL has a `?` before an `@`; percent-encode all characters except letters and digits in \
+                 each part of {SHAPE}"
             ));
         }
         let (mut said, mut mode, mut rest) = (Said::default(), None, Vec::new());
@@ -358,8 +359,8 @@ impl Target {
             Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "the database URL isn't of the form {SHAPE}, with everything except letters and digits \
-                     percent-encoded{parameters}"
+                    "the database URL isn't of the form {SHAPE}, with all characters except letters and digits in \
+                     each part percent-encoded{parameters}"
                 ),
             )
         })?;
@@ -427,7 +428,7 @@ fn ssl_mode(value: &str) -> Result<SslMode, Error> {
     }
 }
 
-/// Requires TLS, except on the same machine.
+/// Requires TLS, unless all hosts are on the same machine as the client.
 fn default_ssl_mode(config: &Config) -> SslMode {
     let is_local = |host: &Host| match host {
         Host::Tcp(name) => {

@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone, Copy)]
 enum Part {
     Status,
-    /// The same in all claims of an operation.
+    /// The fingerprint, which a takeover keeps.
     Operation,
     /// The rest of the lock, which a takeover replaces.
     Lock,
@@ -94,8 +94,8 @@ impl Column {
     /// All columns of a record, except the key and the reserved columns.
     pub(super) const RECORD: [Self; 15] =
         Self::of(&[Part::Status, Part::Operation, Part::Lock, Part::Outcome]);
-    /// The columns that a takeover writes. The stored fingerprint equals the lock's, since T3 takes over only the same
-    /// operation.
+    /// The columns that a takeover writes. It needn't write the fingerprint, since T3 takes over only a record with the
+    /// same fingerprint.
     pub(super) const TAKEOVER: [Self; 9] = Self::of(&[Part::Lock]);
     /// The columns that a settlement writes.
     pub(super) const SETTLEMENT: [Self; 7] = [
@@ -107,14 +107,14 @@ impl Column {
         Self::ResponseSha256,
         Self::Response,
     ];
-    /// The response's four columns, which only an outcome has.
+    /// The response's four columns. They're NULL unless the record has an outcome.
     const OUTCOME: [Self; 4] = Self::of(&[Part::Outcome]);
     /// Columns for a later version. A statement that replaces a row clears them.
     pub(super) const RESERVED: [Self; 3] = Self::of(&[Part::Trace, Part::LaterResponse]);
     /// Columns for a later version's response format. This version leaves them empty.
     pub(super) const LATER_RESPONSE: [Self; 2] = Self::of(&[Part::LaterResponse]);
 
-    /// Returns the columns of these parts. If there aren't exactly `N`, it panics, so the constants above don't compile.
+    /// Returns the columns of these parts. If there aren't exactly `N`, it panics, so the constant doesn't compile.
     const fn of<const N: usize>(parts: &[Part]) -> [Self; N] {
         let mut columns = [Self::Version; N];
         let (mut at, mut found) = (0, 0);
@@ -141,7 +141,7 @@ impl Column {
     }
 }
 
-/// The texts that a record's values borrow.
+/// The texts made from a record's fields. The [`Value`]s of its columns borrow them.
 #[derive(Debug)]
 pub(super) struct Texts {
     fingerprint: String,
@@ -278,7 +278,7 @@ const NOT_OUR_FORM: &str = "isn't in the form that this library writes";
 const IS_MISSING: &str = "is missing";
 const OF_ANOTHER_STATUS: &str = "doesn't belong to the record's status";
 
-/// Decodes the record in `row`, which needs all columns but `trace_id`.
+/// Decodes the record in `row`. The row needs every [`Column`] except `trace_id`.
 pub(super) fn decode(row: &Row) -> Result<Record, Unreadable> {
     let fields = Fields(row);
     // Check the version first: it determines how to read the rest.

@@ -111,12 +111,12 @@ impl Connections {
         Self { pool, check_after, answered: Mutex::default() }
     }
 
-    /// Returns a connection to the pool, after it has answered a statement.
+    /// Records that the connection has just answered a statement, and returns it to the pool.
     pub(super) fn keep(&self, connection: Lent) {
         let mut answered = self.answered();
         answered.retain(|_, answer| answer.idle_for() < self.check_after);
         answered.insert(Object::id(&connection), LastAnswer::now());
-        // Insert first: once the connection is back in the pool, another call may take it at once.
+        // Release only now: another call may take the connection at once, and asks when it last answered.
         drop(answered);
         connection.release();
     }
@@ -158,8 +158,8 @@ impl Inner {
                 if !connection.is_closed() {
                     return Ok(connection);
                 }
-                // If the server restarted, the other idle connections are closed too, and the store may not have noticed
-                // that yet.
+                // If the server restarted, the other idle connections are closed too, and the store may not have
+                // noticed that yet.
                 self.connections.drop_idle();
                 continue;
             }

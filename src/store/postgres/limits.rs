@@ -51,8 +51,8 @@ impl Limits {
     }
 
     /// Returns the server's limit for a statement. It's three quarters of the store's limit, so that the server stops
-    /// first. If the first attempt takes at most the remaining quarter, for example while it waits for a lock, the
-    /// store has time to send the statement again.
+    /// first. If the first attempt takes at most a quarter of the store's limit, for example because it waits for a
+    /// lock, the time that's left is enough for a second attempt.
     pub(super) fn statement(&self) -> Duration {
         self.patience * 3 / 4
     }
@@ -71,7 +71,8 @@ impl Limits {
     }
 
     /// Checks that the server has both limits (in milliseconds; 0 means none), and that neither is longer than the
-    /// [limit for a statement](Self::statement). With a longer limit, a retry could outlive the store's wait.
+    /// [limit for a statement](Self::statement). With a longer limit, the server could still run a statement that the
+    /// store no longer waits for.
     pub(super) fn judge(&self, statement: i64, lock: i64) -> Result<(), Fault> {
         let most = i64::try_from(self.millis().0).unwrap_or(i64::MAX);
         let is_low = |limit: i64| (1..=most).contains(&limit);

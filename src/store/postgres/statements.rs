@@ -1,11 +1,11 @@
 //! The store's SQL: one statement per transition.
 //!
-//! A writing statement returns one row, which says whether the write was applied. If it wasn't, the row contains the
-//! record as the statement's snapshot shows it. PostgreSQL waits for a transaction that has the row locked, and then
-//! reads the row again, but the snapshot is from before the wait. So the write may not be applied, although the
-//! snapshot shows a record (or none) that meets the condition. In that case, another transaction changed the record
-//! in between, and the store sends the statement again. In every other case, the answer is final, and describes the
-//! moment of the snapshot.
+//! A writing statement's answer says whether the write was applied. If it wasn't, the answer contains the record as the
+//! statement's snapshot shows it. If another transaction has locked the record's row, PostgreSQL waits for that
+//! transaction, and then reads the row again, but the snapshot is from before the wait. So the snapshot may show a
+//! record (or none) that meets the condition, although the write wasn't applied. In that case, another transaction
+//! changed the record after the snapshot, and the store sends the statement again. In every other case, the answer is
+//! final, and describes the moment of the snapshot.
 //!
 //! The server limits how long a statement runs and waits for locks; see `limits`. A user's transaction has its own
 //! settings. There, a statement sets `lock_timeout` to `$2` while it waits for a row, and then restores the old value.
@@ -28,9 +28,9 @@ pub(super) struct Statement {
 pub(super) struct Statements {
     /// T1, and a conclusion (`Write::Conclude`) if no record exists: inserts a row.
     pub(super) insert: Statement,
-    /// T2: replaces the whole row, if its version is the one that was seen. It doesn't compare the time of the claim.
+    /// T2: replaces the whole row, if its columns in [`RECLAIM`] are as seen.
     pub(super) reclaim: Statement,
-    /// A conclusion: replaces the whole row, if its version is exactly the one that was seen.
+    /// A conclusion: replaces the whole row, if its columns in [`VERSION`] are as seen.
     pub(super) conclude: Statement,
     /// T3.
     pub(super) take_over: Statement,
@@ -51,7 +51,7 @@ pub(super) struct Statements {
     pub(super) sweep_form: Statement,
     /// Deletes some expired records.
     pub(super) sweep: Statement,
-    /// Like `sweep`, for a table of an earlier version, which has an index on `expires_at` instead.
+    /// Like `sweep`, for a table of an earlier version. Such a table has no `sweep_hour`, but an index on `expires_at`.
     pub(super) sweep_by_expiry: Statement,
     /// Reads some records, ordered by key.
     pub(super) scan: Statement,
@@ -59,7 +59,7 @@ pub(super) struct Statements {
 
 /// The column of a writing statement's answer that says whether the write was applied.
 pub(super) const MADE: &str = "made";
-/// The column that says whether there is a record.
+/// The column that says whether the answer contains a record.
 pub(super) const FOUND: &str = "found";
 /// The column of `read` and `lock_and_read` that says whether the server is a standby.
 pub(super) const STANDBY: &str = "standby";
@@ -218,8 +218,8 @@ impl Statements {
             read: reading(table, &standby, vec![Type::TEXT]),
             lock_and_read: reading(
                 table,
-                // The lock's number contains the table's oid. So different tables never share a lock, and one table
-                // has the same lock under any name.
+                // The lock's number depends on the key and on the table's oid. So one key has different locks in two
+                // tables, but the same lock under any name of a table.
                 &format!(
                     "pg_try_advisory_xact_lock($2 # ('{table}'::regclass::oid::bigint << 32)) AS {FREE}, \
                      ({}) AS {SCHEMA_VERSION}, {standby}",
@@ -275,8 +275,9 @@ fn writing(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Stat
     Statement { sql, types: parameters.0 }
 }
 
-/// Like `writing`, but the statement limits its own wait for the row: `s` sets the limit. PostgreSQL evaluates `s`
-/// before the wait, because the write reads `s`. It evaluates `made` before it restores the old `lock_timeout`.
+/// Like `writing`, but the statement limits its own wait for the row: its CTE `s` sets `lock_timeout`. PostgreSQL
+/// evaluates `s` before the wait, because the write reads `s`. It restores the old `lock_timeout` after the wait,
+/// because it evaluates `made` first.
 fn waiting(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
     let mut parameters = Parameters::new(LockWait::OfStatement);
     let (write, columns) = (write(&mut parameters), of_row());
@@ -368,7 +369,7 @@ mod tests {
 
     /// A proxy may treat any call of `set_config` as a change of the session.
     #[test]
-    fn only_statements_that_wait_set_lock_timeout() {
+    fn set_config_needs_a_lock_timeout_parameter() {
         let table = TableName::new("idempotency").unwrap();
         let sets = |wait| format!("{:?}", Statements::new(&table, wait)).contains("set_config");
         assert!(!sets(LockWait::OfSession) && sets(LockWait::OfStatement));

@@ -13,9 +13,9 @@ use crate::{store::StoreError, time::Timestamp};
 const MARGIN: Duration = Duration::from_secs(60 * 60);
 
 impl PostgresStore {
-    /// Deletes up to `batch` records that expired over an hour before `now`, the oldest hours first. Returns the
-    /// number of deleted records. If the number is less than `batch`, no such record is left, except those that another
-    /// transaction has locked.
+    /// Deletes up to `batch` records that expired over an hour before `now`, in the order of the hours in which they
+    /// expired. Returns the number of deleted records. If the number is less than `batch`, no such record is left,
+    /// except those that another transaction has locked.
     ///
     /// A claim's record expires a day or more after its lease, so no live claim is deleted. A call sends two
     /// statements: one reads which columns the table has, and one deletes the batch. A batch of 1,000 records took

@@ -16,7 +16,7 @@ const NEEDED: i64 = 2;
 /// Whether the table and its marker exist.
 const IS_THERE: &str = "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AS is_there";
 
-/// Finds all problems of the table except its version.
+/// Finds all problems of the table, except a wrong version of its schema.
 const CHECK: &str = "SELECT pg_is_in_recovery() AS standby, \
     current_setting('synchronous_commit') = 'off' AS asynchronous, c.relpersistence = 'u' AS unlogged, \
     EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0] \
@@ -70,8 +70,8 @@ impl PostgresStore {
         let is_there = within(inner, connection.query_typed(IS_THERE, &names)).await?;
         let is_new = !is_there.first().is_some_and(|row| row.try_get("is_there").unwrap_or(false));
         if is_new {
-            // Wait for a concurrent creation: two CREATE TABLE IF NOT EXISTS statements can conflict. Sent
-            // together, the statements form one transaction.
+            // Wait for a concurrent creation, since two CREATE TABLE IF NOT EXISTS statements can conflict. The lock
+            // and the creation are sent together, so they're one transaction, which holds the lock until it ends.
             let lock = advisory_key(&inner.table.plain());
             let sql = format!(
                 "SELECT set_config('lock_timeout', '0', true), pg_advisory_xact_lock({lock}); {}",

@@ -137,7 +137,7 @@ impl PostgresStore {
         Err(inner.error(Fault::contended()))
     }
 
-    /// Runs the statement without preparing it, since a transaction runs each of its statements once.
+    /// Runs the statement without preparing it, since a transaction rarely runs the same statement twice.
     async fn run_statement_in(
         &self,
         transaction: &Transaction<'_>,

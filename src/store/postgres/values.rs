@@ -9,8 +9,8 @@ type Failure = Box<dyn StdError + Sync + Send>;
 
 /// One value of a statement.
 ///
-/// `tokio-postgres` logs the values of prepared statements at debug level, by their `Debug`. This
-/// implementation shows only the type.
+/// `tokio-postgres` logs the values of prepared statements at debug level, with `Debug`. So `Debug` shows only a
+/// value's type.
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
     /// NULL, of any type.
@@ -75,7 +75,7 @@ impl ToSql for Value<'_> {
 /// A `numeric` is sent as base-10,000 digits, the highest first.
 const BASE: u64 = 10_000;
 
-/// Writes the form of `numeric_send`: the number of digits, the weight of the first (as a power of the base),
+/// Writes the form of `numeric_send`: the number of digits, the weight of the first digit (as a power of the base),
 /// the sign, the number of decimal places, and the digits; two bytes each.
 fn put_numeric(mut number: u64, out: &mut BytesMut) {
     let (mut digits, mut count) = ([0_u16; 5], 0);
@@ -88,6 +88,7 @@ fn put_numeric(mut number: u64, out: &mut BytesMut) {
     // The count is at most 5, so it fits.
     out.put_u16(count as u16);
     out.put_u16(count.saturating_sub(1) as u16);
+    // The sign (positive), and the number of decimal places (none).
     out.put_u32(0);
     for digit in digits[..count].iter().rev() {
         out.put_u16(*digit);
@@ -119,7 +120,8 @@ fn parse_numeric(raw: &[u8]) -> Option<u64> {
     if count == 0 {
         return Some(0);
     }
-    // PostgreSQL omits trailing zero digits. Refuse a number with digits after the decimal point.
+    // The number of digits before the decimal point. `digits` may be shorter, since PostgreSQL omits trailing zero
+    // digits. If it's longer, some digits are after the decimal point, so refuse the number.
     let places =
         usize::from(weight).checked_add(1).filter(|places| *places <= 5 && *places >= digits.len())?;
     (0..places).try_fold(0_u64, |number, place| {
@@ -133,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_round_trips() {
+    fn numbers_near_powers_round_trip() {
         let powers = (0..64).map(|shift| 1_u64 << shift).chain((0..20).map(|power| 10_u64.pow(power)));
         for near in powers.chain([0, u64::MAX]) {
             for number in [near.saturating_sub(1), near, near.saturating_add(1)] {
@@ -147,7 +149,8 @@ mod tests {
     #[test]
     fn only_unsigned_64_bit_integers_are_decoded() {
         let raw = |words: &[u16]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
-        // 12,345,678 as PostgreSQL sends it, and 20,000, whose last digit it omits.
+        // 12,345,678 and 20,000, as PostgreSQL sends them. In base 10,000, the second digit of 20,000 is a zero, which
+        // PostgreSQL omits.
         assert_eq!(parse_numeric(&raw(&[2, 1, 0, 0, 1234, 5678])), Some(12_345_678));
         assert_eq!(parse_numeric(&raw(&[1, 1, 0, 0, 2])), Some(20_000));
         for wrong in [

@@ -26,7 +26,8 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Parses `host:port`. The host may be in brackets, and may be empty if there's a `default`.
+    /// Parses `host:port`. The host may be in brackets. An empty host and the host `?` stand for the host of `default`,
+    /// and aren't valid without a `default`.
     pub(super) fn parse(text: &str, default: Option<&Self>) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -86,7 +87,8 @@ impl Location {
             key_prefix: None,
             root_certificates: None,
         };
-        // An unencoded `?` in a password ends the host, so the rest of the password looks like parameters.
+        // If a password has an unencoded `?`, the URL's parameters begin there. They then contain the rest of the
+        // password, the `@` and the host.
         let may_be_password = text.split_once('?').is_some_and(|(_, rest)| rest.contains('@'));
         for (name, value) in url.query_pairs() {
             let known = location.set(&name, &value)?;
@@ -94,7 +96,7 @@ impl Location {
                 return Err(unknown_parameter((!may_be_password).then_some(&*name)));
             }
         }
-        // An unencoded `#` in a password ends the host, too.
+        // An unencoded `#` in a password begins a fragment.
         if url.fragment().is_some() {
             return Err(invalid("has a fragment; write %23 for a `#`"));
         }
@@ -110,7 +112,7 @@ impl Location {
         Ok(location)
     }
 
-    /// Sets a parameter. Returns `false` if there's no parameter of this name.
+    /// Applies the URL's parameter `name`. Returns `false` if the store knows no parameter of this name.
     fn set(&mut self, name: &str, value: &str) -> Result<bool, Error> {
         match name {
             "cluster" => match value {

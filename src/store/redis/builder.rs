@@ -83,7 +83,7 @@ impl StoreBuilder<RedisStore> {
         self
     }
 
-    /// Puts this prefix in front of every key. Default `idempotency:`, or the URL's prefix.
+    /// Puts this prefix in front of every key. Default: the URL's prefix, or else `idempotency:`.
     pub fn key_prefix(mut self, key_prefix: impl Into<String>) -> Self {
         self.choices.key_prefix = Some(key_prefix.into());
         self
@@ -95,7 +95,8 @@ impl StoreBuilder<RedisStore> {
         self
     }
 
-    /// Limits one attempt of a request. Connecting before the attempt may take the same time again. Default 1 s.
+    /// Limits one attempt of a request. If the store has to connect first, the same limit applies to connecting, in
+    /// addition. Default 1 s.
     pub fn attempt_timeout(mut self, attempt_timeout: Duration) -> Self {
         self.choices.attempt_timeout = attempt_timeout;
         self
@@ -200,7 +201,7 @@ fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Hides the URL, which contains a password, and the credentials.
+/// Hides the credentials, and the URL, which may contain a password.
 impl fmt::Debug for Choices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let location = Location::parse(&self.url);

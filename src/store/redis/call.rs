@@ -12,7 +12,7 @@ use super::{
 use crate::{store::StoreError, time::within};
 
 /// The maximum number of attempts without redirection: one over the open connection, and one over a new connection if
-/// the open one is dead. The library retries failed calls with backoff.
+/// the open one is dead. More aren't needed here, since the library retries a failed call with backoff.
 const MAX_ATTEMPTS: usize = 2;
 /// The maximum number of redirections. A consistent cluster needs one.
 const MAX_REDIRECTIONS: usize = 5;
@@ -87,8 +87,8 @@ impl RedisStore {
         }
     }
 
-    /// Sends the request to `node` once. Sets `maybe_applied` as soon as Redis may have applied the request, and
-    /// resets it if Redis certainly didn't.
+    /// Sends the request to `node` once, after `ASKING` if `asks` is set. Sets `maybe_applied` before the request is
+    /// sent, and restores the earlier value if Redis certainly didn't apply the request.
     async fn attempt(
         &self,
         node: &Node,

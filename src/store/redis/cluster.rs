@@ -129,7 +129,8 @@ impl Nodes {
         Ok(shards)
     }
 
-    /// Requests the slots from one node after the other, starting with the configured ones.
+    /// Requests the slots from one node after the other, starting with the configured ones, until a node returns them.
+    /// If none does, returns the first error.
     async fn ask(&self, connector: &Connector) -> Result<Shards, Fault> {
         let mut addresses = self.seeds.clone();
         addresses.extend(locked(&self.known).keys().filter(|address| !self.seeds.contains(address)).cloned());

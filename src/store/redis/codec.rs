@@ -24,7 +24,7 @@ enum Kind {
     Always,
     /// Only some claims have it. A settlement keeps it.
     OfClaim,
-    /// Only some records have it. A settlement sets it or removes it.
+    /// Only some records have it. A settlement sets or removes it, but only a release changes `interrupted`.
     Settled,
     /// Reserved: the library ignores it, and nothing writes it yet.
     Ignored,
@@ -68,7 +68,7 @@ pub(super) fn optional() -> impl Iterator<Item = Field> {
     FIELDS.into_iter().filter(move |(_, kind)| optional(*kind)).map(|(field, _)| field)
 }
 
-/// The optional fields that a settlement keeps.
+/// The optional fields that every settlement keeps.
 pub(super) fn kept_when_settled() -> impl Iterator<Item = Field> {
     FIELDS.into_iter().filter(|(_, kind)| *kind == Kind::OfClaim).map(|(field, _)| field)
 }
@@ -146,6 +146,7 @@ pub(super) fn record(record: &Record) -> Values {
         interrupted: _,
         request_id: _,
     } = record;
+    // A record that isn't STARTED has no lease. `lock` gets a placeholder, and its field is removed from `values`.
     let lease_until = record.lease_until();
     let mut values = lock(&record.lock_until(lease_until.unwrap_or(*lock_acquired_at)));
     if lease_until.is_none() {
@@ -228,8 +229,8 @@ fn state(fields: &mut Fields) -> Result<State, Unreadable> {
         Status::Failed => State::Failed(kept(fields)?),
         Status::Released => State::Released,
     };
-    // A field that belongs to another status contradicts the record's status, and the library can't know which of the
-    // two is right.
+    // All fields of this status have been taken. A field that's left belongs to another status, so it contradicts the
+    // record's status, and the library can't know which of the two is right.
     let left_over = optional().find(|field| fields.has(field));
     match left_over {
         Some(field) => Err(Unreadable::new(field, "doesn't belong to the record's status")),

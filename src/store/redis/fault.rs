@@ -1,8 +1,8 @@
-//! Maps failures to the store's errors: what happened, whether the write may have been applied anyway, and how
-//! to fix it.
+//! Maps failures to the store's errors. Each error says what happened, whether the write may have been applied
+//! anyway, and how to fix the problem.
 //!
-//! It never keeps an answer of Redis, because an error's text may repeat a command with all its arguments. It only
-//! keeps the error's code.
+//! A store's error never contains the text of Redis's error reply, because that text may repeat a command with all its
+//! arguments. It contains at most the reply's code.
 
 use std::{error::Error as StdError, fmt, io};
 
@@ -11,7 +11,7 @@ use redis::{ErrorKind, RedisError, ServerError};
 use super::address::Address;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// The category of a failure. It determines the message, the store error's kind, and the retry.
+/// The category of a failure. It determines the message, the store error's kind, and whether the store retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     /// The connection couldn't be made.
@@ -56,13 +56,13 @@ pub(super) enum Class {
     NoHash,
     /// The database doesn't exist.
     NoDatabase,
-    /// The response is larger than the server accepts.
+    /// The response to store is larger than the server accepts.
     TooLarge,
     /// The server rejects the request for another reason.
     Refused,
 }
 
-/// The class of each error code ("redis.io", error replies, and the messages in the server's sources).
+/// The class of each error code. Sources: redis.io on error replies, and the messages in the server's source code.
 const CODES: &[(&str, Class)] = &[
     ("NOSCRIPT", Class::NoScript),
     ("CLUSTERDOWN", Class::ClusterDown),
@@ -88,7 +88,7 @@ pub(super) struct Fault {
     cause: Option<Cause>,
 }
 
-/// The safe part of an error: the `source()` of the store's error.
+/// The part of an error that may be shown. It becomes the `source()` of the store's error.
 #[derive(Debug)]
 struct Cause(String);
 
@@ -125,12 +125,12 @@ impl Fault {
         }
     }
 
-    /// The failure in an error reply of Redis.
+    /// The failure that Redis reports in an error reply.
     pub(super) fn of_answer(error: &ServerError, at: &Address) -> Self {
         let (code, details) = (error.code(), error.details().unwrap_or_default());
         let class = match code {
             "MOVED" | "ASK" => elsewhere(code, details, at),
-            // Up to version 6, Redis wraps a script's error in a sentence.
+            // These replies begin with no specific code. Up to version 6, Redis wraps a script's error in such a reply.
             "ERR" => of_sentence(details),
             code if code.starts_with('@') => of_sentence(details),
             code => of_code(code),
@@ -170,7 +170,8 @@ impl Fault {
         matches!(self.class, Class::TimedOut | Class::Lost | Class::ReadOnly)
     }
 
-    /// Whether to close the connection: its next answer may belong to another request, or never arrive.
+    /// Whether to close the connection: either its next answer may belong to another request or never arrive, or a
+    /// retry needs a new connection.
     pub(super) fn ends_connection(&self) -> bool {
         // Redis closes the connection after it has rejected a value for its length.
         self.may_pass_at_once() || matches!(self.class, Class::Unreadable | Class::TooLarge)
@@ -273,7 +274,9 @@ impl Fault {
             Class::NoHash => format!("a record in Redis at {at} can't be read: it isn't a hash"),
             Class::NoDatabase => format!("Redis at {at} has no database with the number in the URL"),
             Class::TooLarge => {
-                format!("Redis at {at} refuses a response of this size; raise its limit (proto-max-bulk-len)")
+                format!(
+                    "Redis at {at} refuses to store a response of this size; raise its limit (proto-max-bulk-len)"
+                )
             }
             Class::Refused => {
                 format!("Redis at {at} rejected the request; the store needs Redis 6 or later, or Valkey")
@@ -383,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_keep_only_the_answers_code() {
+    fn errors_keep_only_the_error_code() {
         for line in ["ERR unknown command, with args: 'secret'", "SECRET-secret x", "WRONGTYPE secret"] {
             let error = answered(line).into_error(false);
             let text = format!("{error} {error:?} {:?}", error.source().map(ToString::to_string));
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn error_sources_name_the_answers_code() {
+    fn error_source_names_the_error_code() {
         let cause = |fault: Fault| fault.into_error(false).source().map(ToString::to_string);
         let long = "X".repeat(33);
         for (line, expected) in [
@@ -407,7 +410,7 @@ mod tests {
         let lost = Fault::of_request(lost, &at());
         assert_eq!(lost.class, Class::Lost);
         assert!(cause(lost).unwrap().contains("reset by peer"));
-        // A script's own error, as Redis 6 sends it.
+        // The error of a command in a script, as Redis 6 sends it.
         let in_script = answered("@user_script: 9: -OOM command not allowed");
         assert_eq!(in_script.class, Class::OutOfMemory);
     }

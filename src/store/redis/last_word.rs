@@ -8,9 +8,9 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Redis rejects a request that's too long before it has read all of it: it replies, and closes the connection
-/// while the client is still writing. A failed write must not hide that reply. So this stream treats the write as done,
-/// reads the reply, and then reports the failure.
+/// If a request is too long, Redis doesn't read all of it: Redis replies, and closes the connection while the client
+/// is still writing. The failed write must not hide that reply. So this stream reports the write as done, and reports
+/// the failure once nothing is left to read.
 #[derive(Debug)]
 pub(super) struct LastWord<S> {
     stream: S,
@@ -23,7 +23,7 @@ impl<S> LastWord<S> {
         Self { stream, failure: None }
     }
 
-    /// Returns `written`. If the write failed, stores the error for a later read, and returns `done`.
+    /// If the write failed, stores the error for a later read, and returns `done`. Otherwise, returns `written`.
     fn unless_failed<T>(&mut self, written: Poll<io::Result<T>>, done: T) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(Err(failure)) => {

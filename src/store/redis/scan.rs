@@ -39,11 +39,11 @@ impl At {
 }
 
 impl RedisStore {
-    /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an operator, not
-    /// for a handler, because Redis iterates over all its keys. A page can be empty even if more pages follow. The
-    /// records are in no particular order.
+    /// Returns one page of records: the first page if `from` is `None`, otherwise the page at the position `from`, the
+    /// [`next`](Page::next) of an earlier page. The scan is for an operator, not for a handler, because Redis iterates
+    /// over all its keys. A page can be empty even if more pages follow. The records are in no particular order.
     ///
-    /// The scan finds every record that exists from the first page to the last, possibly twice. It isn't a
+    /// The scan finds every record that exists during the whole scan, and may find some of them twice. It isn't a
     /// snapshot. In a cluster, it visits one node after the other, and may miss records if the nodes or their slots
     /// change during the scan.
     ///
@@ -120,8 +120,8 @@ impl RedisStore {
     }
 }
 
-/// Parses the answer to `SCAN`: the next position, and keys. It skips keys that aren't text, because this library never
-/// writes such keys.
+/// Parses the answer to `SCAN`: the next cursor, and the keys. It skips keys that aren't text, because this library
+/// never writes such keys.
 fn page(answer: Value) -> Option<(u64, Vec<String>)> {
     let Value::Array(parts) = answer else { return None };
     let [Value::BulkString(cursor), Value::Array(keys)] = parts.as_slice() else { return None };

@@ -24,8 +24,8 @@ const SWEEP_MARGIN_MS: u64 = 86_400_000;
 /// The longest value that Redis accepts by default (`proto-max-bulk-len`), in bytes.
 const LONGEST_VALUE: usize = 512 << 20;
 
-/// Returns when Redis removes the record, in ms since the Unix epoch. It's at most the largest time that Redis can
-/// represent, some 292 million years from now.
+/// Returns the time at which Redis removes the record, in ms since the Unix epoch: at most the largest time that Redis
+/// can represent, some 292 million years from now.
 fn removal(expires_at: Timestamp) -> u64 {
     expires_at.as_millis().saturating_add(SWEEP_MARGIN_MS).min(i64::MAX as u64)
 }
@@ -55,7 +55,7 @@ impl Relation {
 pub(super) struct Transition {
     conditions: Vec<(Relation, Field, Bytes)>,
     removed: Vec<Field>,
-    /// When Redis may remove the record. `None` means never.
+    /// When the record expires. Redis removes it [`SWEEP_MARGIN_MS`] later. `None` means never.
     expires_at: Option<Timestamp>,
     values: Values,
 }
@@ -74,7 +74,7 @@ impl Transition {
                 .forgets_the_trace(),
             Write::TakeOver { seen, lock } => {
                 let mut values = codec::lock(lock);
-                // Keep the stored fingerprint. It equals the lock's, since T3 takes over only the same operation.
+                // Keep the stored fingerprint. It equals the lock's, since T3 is only for equal fingerprints.
                 values.retain(|(field, _)| *field != codec::FINGERPRINT);
                 Self::default()
                     .if_status(Status::Started)
@@ -148,8 +148,8 @@ impl Transition {
         self
     }
 
-    /// Also removes `response`, although a STARTED record doesn't have it. The script's first write is then a removal,
-    /// which Redis accepts even when its memory is full. So a full Redis still extends claims.
+    /// Extends the lease. Also removes `response`, which a STARTED record doesn't have: the script's first write is
+    /// then a removal, which Redis accepts even when its memory is full. So a full Redis still extends leases.
     fn extends(mut self, lease_until: Timestamp, expires_at: Option<Timestamp>) -> Self {
         self.removed = vec![codec::RESPONSE];
         let mut values = vec![(codec::LEASE_UNTIL, millis(lease_until))];
@@ -173,8 +173,7 @@ impl Transition {
         self
     }
 
-    /// Settles, and sets `values` as well. It keeps the claim's request id. Only a release changes
-    /// `interrupted`.
+    /// Settles the record, and also sets `values`. The claim's request id stays. Only a release changes `interrupted`.
     fn settles(self, settlement: &Settlement, mut values: Values) -> Self {
         values.push((codec::STATUS, word(settlement.status().as_str())));
         let mut stays: Vec<_> = codec::kept_when_settled().collect();

@@ -5,7 +5,7 @@ use super::Fault;
 use crate::store::StoreErrorKind;
 
 impl Fault {
-    /// The kind of the error that a store's client returns. `None` if the client returns the true answer, or no answer.
+    /// The kind of the error that a store's client returns. `None` if the client returns an answer, or nothing.
     pub const fn error_kind(self) -> Option<StoreErrorKind> {
         match self {
             Self::LoseAnswer

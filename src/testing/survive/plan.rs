@@ -29,8 +29,8 @@ pub(super) fn calm() -> Plan {
     Plan { steps: vec![Step::default(), Step { is_in_same_process: true, ..Step::default() }] }
 }
 
-/// Returns a schedule for every fault at every point of an undisturbed delivery, and for each way in which the
-/// next delivery may come.
+/// Returns the schedule without a fault. Then, for each point of an undisturbed delivery and each fault that fits the
+/// point, returns one schedule for each way in which the next delivery may come.
 pub(super) fn singles(points: &[Point]) -> Vec<Plan> {
     let mut plans = vec![calm()];
     for (nth, point) in points.iter().enumerate() {
@@ -54,8 +54,8 @@ fn after(fault: Fault) -> Vec<Step> {
     }
 }
 
-/// Draws a schedule: one of `singles` with another fault in its last delivery, and with one more delivery that may
-/// have a fault too.
+/// Draws a schedule: one of `singles`, with a fault added to its last delivery, and then with one more delivery, which
+/// may have a fault too.
 pub(super) fn drawn(seed: u64, singles: &[Plan], points: usize) -> Plan {
     let mut random = Random::new(seed);
     let mut plan = random.pick(singles).cloned().unwrap_or_else(calm);

@@ -95,7 +95,7 @@ fn in_a_world<'a>(
     Ok(played.unwrap_or_default())
 }
 
-/// Delivers this event once, and lets its spawned tasks end.
+/// Delivers this event once, and then gives spawned tasks the time to end.
 pub(super) fn once(subject: &Subject<'_>, event: &Arc<str>, seed: u64) -> std::io::Result<Played> {
     in_a_world(subject, seed, async |scene| {
         scene.deliver(Arc::clone(event), Vec::new(), false, "the event").await;
@@ -118,7 +118,8 @@ pub(in crate::testing) fn in_turn(
     })
 }
 
-/// Plays a schedule: the planned deliveries, more until the operation is done, and a duplicate.
+/// Plays a schedule: the planned deliveries, further ones until the operation is done, and then a duplicate. If
+/// `is_long`, another duplicate comes much later.
 pub(super) fn play(subject: &Subject<'_>, plan: &Plan, seed: u64, is_long: bool) -> std::io::Result<Played> {
     in_a_world(subject, seed, async |scene| {
         for (at, step) in plan.steps.iter().enumerate() {
@@ -193,7 +194,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Delivers the event as its source sends it the next time.
+    /// Makes the event's next delivery. Until a batch is done, its source delivers only the records that are open.
     async fn next(&mut self, orders: Vec<Orders>, is_in_same_process: bool) -> (usize, How) {
         let event = self.subject.event.retried(self.nth);
         let event = match &self.open {

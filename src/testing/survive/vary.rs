@@ -1,4 +1,5 @@
-//! Other operations, and the same event with one field changed: which of them share an outcome?
+//! Finds events that wrongly get the first event's outcome: another operation's event, an event with the same key but
+//! different content, and the first event with one field changed.
 
 use std::{collections::BTreeSet, io, sync::Arc};
 
@@ -57,8 +58,9 @@ pub(super) fn others(
         report.add(judge_variant(&played, expected, &own, &field));
     }
     report.fields_left_out = fields::left_out(&event);
-    // The following check is a guess. Skip it if the test set an event of another operation, which shows more, or if
-    // some fields weren't changed, because one of them may change the remote key.
+    // The following check can only guess whether two operations have different remote keys (keys for the remote
+    // system). Skip it if the test set an event of another operation, since `judge_other` then shows more. Also skip it
+    // if some fields weren't changed, since one of them may change the remote keys.
     let may_guess = subject.event.other_one().is_none() && report.fields_left_out == 0;
     if let Some((field, json)) = fixed.variant().filter(|_| may_guess) {
         let what = format!("the same event with another `{field}`");
@@ -75,8 +77,8 @@ struct FixedKeys {
     effects: BTreeSet<(String, String)>,
     /// The first changed field that makes the function use another idempotency key, and the changed event.
     other_operation: Option<(String, Arc<str>)>,
-    /// Whether the function refused a changed event, or had no effect with a remote key for that event. In that case,
-    /// the field that was changed in the event may be the one that changes the remote key.
+    /// Whether the function refused a changed event, or had no effect with a remote key for that event. The field that
+    /// was changed there may be the one that changes the remote keys.
     has_gap: bool,
 }
 
@@ -102,7 +104,8 @@ impl FixedKeys {
         }
     }
 
-    /// Returns the changed field and the changed event of another operation, if any effect's key stayed the same.
+    /// Returns the field and the changed event that make another operation. `None` if no effect kept its remote key, or
+    /// if there's a gap.
     fn variant(&self) -> Option<&(String, Arc<str>)> {
         self.other_operation.as_ref().filter(|_| !self.effects.is_empty() && !self.has_gap)
     }
@@ -120,8 +123,8 @@ impl FixedKeys {
         vec![Finding {
             mistake: Mistake::Shared,
             what: format!(
-                "an operation with another `{field}` has its own idempotency key, but `{name}` didn't happen for it: \
-                 no field of the event changes its key `{key}`"
+                "an operation with another `{field}` has its own idempotency key, but `{name}` didn't happen for that \
+                 operation: no field of the event changes the effect's key `{key}`"
             ),
             advice: format!(
                 "Give the remote system `current()…derive_key(\"{name}\")`, which differs for each operation. If this \
@@ -172,7 +175,7 @@ fn judge_other(played: &Played, alone: &Played, first: &Played, expected: &Expec
     if let Some(off) = more.first() {
         return finding(
             Mistake::Repeated,
-            format!("another operation changed what the first one did: {off}"),
+            format!("the first operation and another one together had an effect too often: {off}"),
             "Don't keep an operation's data in the process's memory: the next operation sees it.",
         );
     }
@@ -238,12 +241,12 @@ fn judge_conflict(played: &Played, expected: &Expected) -> Vec<Finding> {
     let (what, advice) = match more.first() {
         Some(off) => (
             format!("the same operation with different content ran too: {off}"),
-            "The key contains a field of the content. Take the key from the operation's name alone, and let the \
-             library compare the rest.",
+            "The key contains a field of the content. Take the key only from fields that identify the operation, and \
+             let the library compare the rest.",
         ),
         None => (
             "the same operation with different content got the first one's outcome".to_owned(),
-            "Its content isn't compared. Let the library compare it: pass the request as the payload or its \
+            "The content isn't compared. Let the library compare it: pass the request as the payload, or pass its \
              fingerprint.",
         ),
     };

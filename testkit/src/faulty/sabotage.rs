@@ -7,7 +7,7 @@ pub enum Sabotage {
     None,
     /// The store doesn't test this condition.
     Untested(Condition),
-    /// The store tests this condition as "not older" instead of "the same".
+    /// The store tests this condition only as "not older than the stored value".
     NotOlder(Condition),
     /// The store tests this condition, which the contract doesn't have.
     Overtested(Condition),
@@ -19,7 +19,7 @@ pub enum Sabotage {
     ResolveKeepsOwner,
     /// An operator's write keeps the generation.
     ResolveKeepsGeneration,
-    /// An operator's release keeps the old outcome.
+    /// An operator's write to a settled record keeps the old status and outcome.
     ResolveKeepsOutcome,
     /// A takeover by an invocation without a request id does not test the lease.
     NamelessIsUnfenced,
@@ -75,7 +75,7 @@ pub enum Sabotage {
     RefusedShowsNothing,
     /// An applied write is reported as refused.
     AppliedIsRefused,
-    /// A refused write is an error.
+    /// A refused write is reported as an error.
     RefusedIsError,
     /// A read shows the previous version.
     ReadsLag,

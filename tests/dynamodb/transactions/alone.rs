@@ -43,7 +43,7 @@ async fn errors_name_only_the_handlers_writes() {
         let committed = store.transactions().unwrap().commit_alone(&one(), TOKEN).await;
         let error = committed.unwrap_err().to_string();
         assert!(error.contains(says) && !error.contains("record") && !error.contains(TABLE), "{error}");
-        // The store describes its table only if the record's write may be invalid. This transaction has no record.
+        // The store sends `DescribeTable` only if the record's write may be invalid, and here there's no record.
         assert!(wire.requests().iter().all(|operation| operation == "TransactWriteItems"), "{error}");
     }
 }

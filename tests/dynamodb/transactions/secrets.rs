@@ -23,8 +23,8 @@ const MESSAGES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Returns DynamoDB's answer that cancels a transaction because one of the handler's writes is invalid. The reason for
-/// that write follows the reasons in `others`, and contains `message`.
+/// Returns DynamoDB's answer that cancels a transaction because one of the handler's writes is invalid. Its list of
+/// reasons begins with `others`. The last reason is for the invalid write, and contains `message`.
 fn wrong(others: &[(&str, Option<&str>)], message: &str) -> Reply {
     let Reply::Answer(status, body) = cancelled(&[others, &[("ValidationError", None)]].concat()) else {
         panic!("not an answer")

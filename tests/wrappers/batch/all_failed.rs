@@ -1,5 +1,5 @@
-//! A batch without a success is counted, unless all its records are in progress. Such a batch fails the invocation if
-//! every record's handler failed and the user chose `fail_if_all_fail`.
+//! The metric `AllFailed` counts each batch without a success, unless all its records are in progress. If the handlers
+//! of all its records failed, and the user chose `fail_if_all_fail`, the batch also fails the invocation.
 
 use std::{collections::BTreeMap, future::Future};
 
@@ -86,8 +86,8 @@ async fn messages_behind_failures_count_as_failed() {
     assert_eq!(failed, (1, Err(ErrorKind::AllFailed)));
 }
 
-/// `fail_if_all_fail` makes Lambda poll the source less. That doesn't help if a record is in progress, can't be read or
-/// was refused by the store, so such a record keeps the invocation from failing.
+/// `fail_if_all_fail` fails the invocation, so that Lambda polls the source less. Polling less doesn't help if a record
+/// is in progress or can't be read, or if the store is down, so the invocation doesn't fail in these cases.
 #[tokio::test]
 async fn records_in_progress_never_fail_the_invocation() {
     let bench = Bench::new();

@@ -32,15 +32,15 @@ fn worker(bench: &Bench) -> Batch<KinesisRecord> {
     })
 }
 
-/// Uses the memory store under a paused clock.
+/// Returns a bench with the memory store and a paused clock.
 fn paused(build: impl FnOnce(Builder) -> Builder) -> (Bench, Paused) {
     let clock = Paused::new();
     let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| build(builder.clock(clock.clone())));
     (bench, clock)
 }
 
-/// Delivers a batch whose process dies after a second, and redelivers the batch until it runs. Returns how many
-/// deliveries found the batch in progress, and how long after the crash the batch ran.
+/// Delivers a batch, kills its process after a second, and redelivers the batch until its handler starts again. Returns
+/// how many deliveries found the batch in progress, and the time between the crash and the handler's second start.
 async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
     let (worker, batch) = (worker(bench), kinesis(&SHARD));
     let first = deliver_by(&worker, &batch, clock.after(TIMEOUT));
@@ -48,6 +48,7 @@ async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
     let crashed = clock.now();
     for in_progress in 0..20 {
         let delivery = deliver_by(&worker, &batch, clock.after(TIMEOUT));
+        // The handler takes 60 s, so a delivery that starts it always uses up these 25 s.
         let returned = tokio::time::timeout(Duration::from_secs(25), delivery).await;
         if bench.ran().len() == 2 {
             return (in_progress, crashed.until(clock.now()).saturating_sub(Duration::from_secs(25)));
@@ -64,18 +65,19 @@ async fn crash_uses_up_few_stream_retries() {
     let (in_progress, after) = crash(&bench, &clock).await;
     assert_eq!(
         in_progress, 3,
-        "3 redeliveries, one every 8 s, come before the key is free; with a lease until the deadline, 8 would"
+        "the key must be free after 3 redeliveries, one every 8 s. A lease until the deadline would cost 8 redeliveries"
     );
     assert!(after <= Duration::from_secs(24), "{after:?}");
 
-    // A delivery that waits inside the invocation uses up no retries.
+    // A delivery that waits for the key inside its invocation uses up no retries.
     let wait = Duration::from_secs(20);
     let (bench, clock) = paused(|builder| builder.wait_in_progress(wait));
     let (in_progress, _) = crash(&bench, &clock).await;
     assert_eq!(in_progress, 0);
 }
 
-/// At-most-once operations have no takeover, so their lease stays long. The user's own lease length takes precedence.
+/// A stream's lease lasts 15 s, or three times the grace if that's longer. The user's `lease_extension` overrides this
+/// length. At-most-once operations have no takeover, so their lease stays long.
 #[tokio::test(start_paused = true)]
 async fn leases_of_streams_follow_the_settings() {
     async fn until(build: impl FnOnce(Builder) -> Builder) -> Duration {
@@ -90,7 +92,7 @@ async fn leases_of_streams_follow_the_settings() {
                 let nested =
                     || async { Ok::<_, std::io::Error>(current().unwrap().lease_until().as_millis()) };
                 let nested = Timestamp::from_millis(step.run(&key, &1, nested).await?);
-                // The library doesn't extend the lease of a claim that the user began.
+                // The library doesn't extend the lease of a claim that the user began, so that lease isn't shortened.
                 let key = Key::new("step-2")?;
                 let Begun::Claimed(claim) = step.begin(&key, Fingerprint::of(&1)?).await? else { panic!() };
                 let by_hand = claim.handle().lease_until();
@@ -164,8 +166,9 @@ impl Clock for Moved {
 
 const THREE_LEASES: Duration = Duration::from_secs(45);
 
-/// Runs one invocation in its own runtime, as if in its own process. The handler calls `blocks`, which may block its
-/// thread. Returns how many records the response reports as failed.
+/// Runs one invocation in its own runtime, as if in its own process. The handler calls `blocks`, which may block the
+/// thread. If `yields` is true, the handler then yields to the runtime, which can cut the handler off. Returns how many
+/// records the response reports as failed.
 fn invoke(
     bench: &Bench,
     clock: &Moved,
@@ -207,8 +210,8 @@ fn handlers_blocked_for_three_leases_never_overlap() {
         let (bench, _, clock, ran) = moved();
         let blocked = clock.clone();
         let first = invoke(&bench, &clock, &ran, "first", move || blocked.forward(THREE_LEASES), yields);
-        // A handler that yields is cut off, because its lease has expired. If it returns without yielding, its outcome
-        // is recorded, because no other delivery took over.
+        // A handler that yields is cut off, because its lease has expired. A handler that doesn't yield returns, and
+        // its outcome is recorded, because no other delivery took over.
         assert_eq!(first, usize::from(yields));
         let second = invoke(&bench, &clock, &ran, "second", || (), false);
         assert_eq!(second, 0);

@@ -113,7 +113,8 @@ impl Queue {
         sqs(messages)
     }
 
-    /// Delivers some of the remaining messages. In the end phase, nothing fails or runs out of time.
+    /// Delivers some of the remaining messages. If `is_end` is true, delivers all of them, and nothing fails or
+    /// runs out of time.
     async fn deliver(&self, is_end: bool) {
         let left = self.left();
         let batch: Vec<_> =
@@ -273,6 +274,8 @@ impl Drop for Running {
     }
 }
 
+/// Tests `check_is_behind`: after a permanent failure, a group may go on only if the failure is recorded and
+/// `acknowledges` is set.
 #[test]
 fn groups_wait_for_recorded_failures() {
     recording::begin();

@@ -147,7 +147,7 @@ pub(super) struct Bench {
     orders: Orders,
 }
 
-/// The handler. The order's text decides how a run ends: `fail …`, `panic …`, `final …` (a permanent failure), `held`
+/// The handler. The order's text decides what a run does: `fail …`, `panic …`, `final …` (a permanent failure), `held`
 /// (waits for [`Bench::let_go`]) or `takes <milliseconds>`. Any other order succeeds.
 #[derive(Clone)]
 struct Orders {
@@ -167,7 +167,7 @@ impl Bench {
         Self::over(empty_store(), build)
     }
 
-    /// Uses the memory store, for tests that count what happens during a run: a network's timing varies.
+    /// Uses the memory store, for tests that count concurrent runs: a network's timing varies.
     pub(super) fn in_memory() -> Self {
         Self::over(Arc::new(MemoryStore::new()), |builder| builder)
     }
@@ -234,7 +234,7 @@ impl Bench {
         self.store.takes_claims_alone.store(true, Ordering::SeqCst);
     }
 
-    /// Makes each request to the store take this long.
+    /// Makes each write to the store take this long.
     pub(super) fn is_slow(&self, millis: u64) {
         self.store.millis.store(millis, Ordering::SeqCst);
     }
@@ -244,10 +244,12 @@ impl Bench {
         self.orders.widest.load(Ordering::SeqCst)
     }
 
+    /// Waits until a run of the order `held` has started.
     pub(super) async fn is_held(&self) {
         self.orders.held.notified().await;
     }
 
+    /// Lets the run of the order `held` end.
     pub(super) fn let_go(&self) {
         self.orders.go.notify_one();
     }

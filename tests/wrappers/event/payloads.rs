@@ -9,7 +9,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// Returns each front end's name, its event, and the event of a client's retry of the same request.
+/// Returns for each front end its name, the event of a client's request, and the event of the client's retry.
 fn front_ends() -> Vec<(&'static str, Value, Value)> {
     macro_rules! pair {
         ($name:literal) => {
@@ -28,8 +28,8 @@ fn front_ends() -> Vec<(&'static str, Value, Value)> {
     all
 }
 
-/// Wraps an event as a delivery. Only its HTTP request is secret: other texts, such as paths and names of sources, may
-/// be in the recording.
+/// Wraps an event as a delivery, and adds the secrets of its HTTP request: key, tokens, caller and body. The event's
+/// other texts, such as paths and names of sources, aren't secret.
 fn sent(event: &Value) -> LambdaEvent<Box<RawValue>> {
     recording::secrets(|secrets| secrets.add_http(event));
     LambdaEvent::new(serde_json::value::to_raw_value(event).unwrap(), Context::default())
@@ -99,6 +99,7 @@ async fn other_requests_are_mismatches() {
     for (name, first, again) in front_ends() {
         let function = Function::new(idempotency().events(by_order));
         function.runs_after(&first).await.unwrap();
+        // Returns the retry unchanged if this front end's event has no such field.
         let with = |pointer: &str, value: &str| {
             let mut other = again.clone();
             if let Some(place) = other.pointer_mut(pointer) {
@@ -128,7 +129,7 @@ async fn other_requests_are_mismatches() {
             let expected = if other == again { Ok(1) } else { Err(ErrorKind::Mismatch) };
             assert_eq!(function.runs_after(&other).await, expected, "{name}: {other}");
         }
-        // If the front end names the caller, the token isn't compared. Only the load balancer names none.
+        // If the front end names the caller, the token isn't compared. Only the load balancer names no caller.
         let expected = if name == "alb" { Err(ErrorKind::Mismatch) } else { Ok(1) };
         assert_eq!(function.runs_after(&signed).await, expected, "{name}");
     }
@@ -174,15 +175,16 @@ async fn authorizer_contexts_without_principal_are_compared() {
     assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
 }
 
-/// When a producer sends the same payload twice, only ids and times differ, so the second event is a replay. Another
-/// payload under the same key is a mismatch.
+/// If a producer sends the same payload twice, the two events differ only in fields of their delivery, such as ids and
+/// times. So the second event gets the recorded answer. Another payload under the same key is a mismatch.
 #[tokio::test]
-async fn repeated_payloads_replay_from_every_source() {
+async fn repeated_payloads_of_every_source_are_replayed() {
     macro_rules! event {
         ($path:literal) => {
             parsed(include_str!(concat!("../../../events/", $path)))
         };
     }
+    // An event, the path of its key, the paths of fields of the delivery, and the path of a field of the payload.
     let cases: [(Value, &str, &[&str], &str); 6] = [
         (
             event!("receipts/event-bridge.json"),
@@ -235,7 +237,7 @@ async fn repeated_payloads_replay_from_every_source() {
 }
 
 /// With `ResultPath`, a Step Functions state machine can add fields anywhere in an event before it passes the event on.
-/// Two calls that differ only in such a field are different steps.
+/// Two calls that differ only in such a field come from different steps, so the second is a mismatch.
 #[tokio::test]
 async fn fields_that_no_source_sends_are_compared() {
     macro_rules! event {
@@ -243,6 +245,7 @@ async fn fields_that_no_source_sends_are_compared() {
             parsed(include_str!(concat!("../../../events/", $path)))
         };
     }
+    // An event, and the paths of the objects that get another field.
     let cases: [(Value, &[&str]); 7] = [
         (event!("receipts/event-bridge.json"), &[""]),
         (event!("payments/rest-api.json"), &[""]),
@@ -357,7 +360,7 @@ async fn repeated_s3_notifications_are_replayed() {
     assert_eq!(function.runs_after(&again).await, Err(ErrorKind::Mismatch));
 }
 
-/// The events of a schedule differ only in their id and time, so the time is compared.
+/// The time is compared, since without it two events of one schedule would look like duplicates. The id isn't compared.
 #[tokio::test]
 async fn schedule_events_are_compared_by_time() {
     let first = parsed(include_str!("../../../events/sources/scheduler.json"));

@@ -1,4 +1,4 @@
-//! A replay that can't be read is logged as a refusal.
+//! If a recorded outcome can't be read, the library refuses the duplicate and logs the refusal.
 
 use std::{
     fmt::{Debug, Write as _},
@@ -55,8 +55,9 @@ impl Visit for Text {
 
 /// Runs `future`, and returns the events that it logs.
 async fn logged(future: impl Future<Output = ()>) -> Vec<String> {
-    // If only one dispatcher is alive, and a thread without a dispatcher emits an event first, `tracing` disables the
-    // event for every thread. With a second dispatcher alive, `tracing` asks both for each event.
+    // When a line of code logs for the first time, `tracing` decides whether to enable the line. If only one dispatcher
+    // is alive, `tracing` asks the current thread's dispatcher. If the thread has none, `tracing` disables the line for
+    // every thread. If two dispatchers are alive, `tracing` asks both.
     static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Recorder::default()));
     LazyLock::force(&SECOND);
     let recorder = Recorder::default();
@@ -67,7 +68,7 @@ async fn logged(future: impl Future<Output = ()>) -> Vec<String> {
     events.clone()
 }
 
-/// Replaces the only record's response by bytes that aren't JSON.
+/// Replaces the response in the only record with bytes that aren't JSON. Returns the record's key.
 fn damage(store: &MemoryStore) -> StoredKey {
     let (key, mut record) = store.all().remove(0);
     let damaged = Outcome::Retained(StoredResponse::new("not JSON".into()));

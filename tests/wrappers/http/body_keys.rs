@@ -144,7 +144,7 @@ async fn closures_take_keys_from_requests() {
     let delivery = || with_header(order("{}"), "x-delivery", "c4n4ry-1");
     assert!(!is_replay(&answered(&layer, &runs, delivery()).await.2));
     assert!(is_replay(&answered(&layer, &runs, delivery()).await.2));
-    assert_eq!(answered(&layer, &runs, order("{}")).await.0, 201, "no key, unprotected");
+    assert_eq!(answered(&layer, &runs, order("{}")).await.0, 201, "a request without a key runs unprotected");
     let (status, code, answer) = answered(&layer, &runs, order("bad")).await;
     assert_eq!((status, code.as_deref(), field(&answer)), (400, Some("key-invalid"), Value::Null));
     assert_eq!(runs.count(), 2);
@@ -205,7 +205,7 @@ async fn streaming_layers_take_body_keys() {
 }
 
 #[tokio::test]
-async fn concurrent_body_keys_get_409() {
+async fn concurrent_duplicates_with_body_keys_get_409() {
     let (started, release) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
     let gates = (started.clone(), release.clone());
     let service = by_field().layer(service_fn(move |_: Request| {
@@ -222,7 +222,10 @@ async fn concurrent_body_keys_get_409() {
     let second = service.clone().oneshot(request()).await.unwrap();
     assert_eq!((second.status().as_u16(), code(&second).as_str()), (409, "in-progress"));
     let problem = String::from_utf8(second.body().to_vec()).unwrap();
-    assert!(!problem.contains("Idempotency-Key"), "the client sent no such header: {problem}");
+    assert!(
+        !problem.contains("Idempotency-Key"),
+        "the problem must not name a header that the client didn't send: {problem}"
+    );
     release.notify_one();
     assert_eq!(first.await.unwrap().unwrap().status(), 200);
 }

@@ -1,4 +1,4 @@
-//! Checks the table of `guide/callers.md`, which says for each front end and credential which requests share a key.
+//! Checks the table of `guide/callers.md`: the scope of the key, for each front end and credential.
 
 use lambda_idempotency::lambda::http::{Caller, verified_caller};
 
@@ -19,8 +19,9 @@ enum Scope {
 
 use Scope::{Anonymous, Everywhere, OneApi, Refused};
 
-/// A row of the guide's table: front end, credential, the guide's text about the scope, and the scope. The function in
-/// the last field puts a person's credential into an event. The number tells the person's sessions or tokens apart.
+/// A row of the guide's table: front end, credential, and the guide's text about the scope. Then come the scope, and a
+/// function that puts a person's credential into an event. The function's arguments are the event, the person, and the
+/// number of the person's session or token.
 struct Row(&'static str, &'static str, &'static str, Scope, fn(&mut Value, &str, u8));
 
 const REST: &str = "REST API";
@@ -136,7 +137,7 @@ fn bearer(event: &mut Value, who: &str, n: u8) {
     header(event, "authorization", &format!("Bearer {who}-{n}"));
 }
 
-/// Returns a certificate for `who`, renewed with the serial number `n`.
+/// Returns a certificate for `who`. When the certificate is renewed, `n` changes.
 fn certificate(who: &str, n: u8) -> Value {
     json!({
         "clientCertPem": format!("c4n4ry pem {n}"), "issuerDN": "CN=c4n4ry-ca", "subjectDN": format!("CN={who}"),
@@ -146,6 +147,7 @@ fn certificate(who: &str, n: u8) -> Value {
 
 fn header(event: &mut Value, name: &str, value: &str) {
     recording::secrets(|secrets| secrets.add(value));
+    // VPC Lattice sends a list of values for each header.
     if event["version"] == "2.0" && event["path"].is_string() {
         event["headers"][name] = json!([value]);
     } else {
@@ -258,7 +260,7 @@ async fn named_apis_keep_callers_across_stages() {
     }
 }
 
-/// The same key and resource with other path parameters is a mismatch.
+/// A request with the same key and resource, but with other path parameters, is a mismatch.
 #[tokio::test]
 async fn named_apis_still_compare_paths() {
     let row = &ROWS[0];
@@ -277,7 +279,7 @@ async fn named_apis_still_compare_paths() {
 }
 
 #[tokio::test]
-async fn verified_caller_and_replay_if_agree() {
+async fn replay_if_gets_the_verified_caller() {
     let row = ROWS.iter().find(|row| row.0 == HTTP && row.1 == "JWT authorizer").unwrap();
     let (parts, _) = request(&row.event(ALICE, 1)).into_parts();
     let alice = Caller::Jwt { issuer: "https://issuer".into(), subject: ALICE.into() };

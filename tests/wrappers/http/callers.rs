@@ -1,4 +1,4 @@
-//! The callers that get a replay, and the requests that are refused because they name no caller.
+//! The callers that get a replay. The layer refuses a request with credentials if it can't name the request's caller.
 
 use super::*;
 
@@ -91,7 +91,8 @@ async fn shared_namespaces_are_opt_in() {
     assert!(!is_replay(&service.oneshot(request).await.unwrap()));
 }
 
-/// A common mistake: the layer that sets the extension is inside this layer, so the closure doesn't find the caller.
+/// A common mistake: the layer that puts the caller into the request's extensions is inside the idempotency layer. So
+/// the closure that's given to `caller` doesn't find the caller.
 #[tokio::test]
 async fn credentials_without_a_resolved_caller_are_refused() {
     let runs = Runs::default();
@@ -106,7 +107,7 @@ async fn credentials_without_a_resolved_caller_are_refused() {
     assert_eq!(service.oneshot(named).await.unwrap().status(), 201);
 }
 
-/// The safe order: the token is checked outside this layer, so it's also checked before a replay.
+/// The safe order: the token is checked outside the idempotency layer, so it's also checked before a replay.
 #[tokio::test]
 async fn outer_authentication_checks_each_replay() {
     let runs = Runs::default();

@@ -1,4 +1,4 @@
-//! The user's settings for the HTTP contract.
+//! The user's settings for the HTTP layer.
 
 use super::*;
 use lambda_http::{
@@ -65,7 +65,8 @@ async fn required_when_sees_paths_without_stages() {
     }
 }
 
-/// `lambda_http` shows only one value of a repeated header. The documentation says that this is the last value.
+/// A REST API's event has all values of a repeated header. `lambda_http` passes on only the last value, so the layer
+/// doesn't see the other key.
 #[tokio::test]
 async fn lambda_http_shows_only_the_last_key() {
     let mut event: Value =
@@ -215,7 +216,7 @@ async fn revoked_rights_get_403_instead_of_replays() {
         request.headers.get("authorization").is_some_and(|token| token == "c4n4ry-good")
     });
     let with = |token| with_header(post(Some("k"), "{}"), "authorization", token);
-    // The first run doesn't ask `replay_if`: the handler checks the rights itself.
+    // The layer doesn't call `replay_if` for the first run, since a handler checks the rights itself.
     let answers =
         deliver(layer.clone(), &runs, [with("c4n4ry-bad"), with("c4n4ry-good"), with("c4n4ry-bad")]).await;
     assert_eq!(answers, [(201, false), (201, true), (403, false)]);

@@ -1,5 +1,5 @@
-//! Tests the clauses of draft-ietf-httpapi-idempotency-key-header-07 that requests can check. Sends the requests
-//! through every front end. The cases are in the table in `clauses.rs`.
+//! Tests the clauses of draft-ietf-httpapi-idempotency-key-header-07 that can be tested with requests. Each request
+//! goes through every front end. The table in `clauses.rs` has the cases.
 
 use lambda_http::http::HeaderName;
 use lambda_idempotency::lambda::http::HttpLayer;
@@ -34,6 +34,7 @@ impl cases::Api for InProcess {
         // `lambda_http` parses the front end's event.
         let request = lambda_http::request::from_str(&event.to_string()).unwrap();
         let answer = self.service.clone().oneshot(request).await.unwrap();
+        // Adds the answer's body to the secrets.
         is_replay(&answer);
         recording::shown(&self.layer);
         let header = |name: &HeaderName| {
@@ -81,7 +82,7 @@ macro_rules! clauses {
 
 clauses! {
     d01_keys_are_string_items: "D01",
-    d02_d17_reused_keys_with_other_payloads: "D17",
+    d02_d17_reused_keys_are_refused: "D17",
     d03_d25_keys_belong_to_their_caller: "D25",
     d04_uuids_are_valid_keys: "D04",
     d05_d11_expired_keys_start_over: "D05",

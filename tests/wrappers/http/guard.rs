@@ -1,4 +1,4 @@
-//! Events that `lambda_http` mishandles.
+//! Events and responses that `lambda_http` mishandles without the guard.
 
 use lambda_http::request::LambdaRequest;
 use lambda_idempotency::lambda::http::{guarded, guarded_streaming};
@@ -100,8 +100,8 @@ async fn unreadable_events_get_400() {
     assert_eq!(answer(&Runs::default(), &bad_query).await["statusCode"], 400);
 }
 
-/// If `lambda_http` converted the body a second time, it would decode these bytes as UTF-8, since they have no content
-/// type.
+/// The layer has already converted the response for Lambda. In a second conversion, `lambda_http` would decode these
+/// bytes as UTF-8, since they have no content type.
 #[tokio::test]
 async fn bytes_without_content_types_stay_unchanged() {
     for event in events() {
@@ -120,7 +120,7 @@ async fn bytes_without_content_types_stay_unchanged() {
     }
 }
 
-/// If `lambda_http` converted the body a second time, it would decode the text as ISO 8859-1 again.
+/// The layer has already decoded the text. In a second conversion, `lambda_http` would decode it as ISO 8859-1 again.
 #[tokio::test]
 async fn text_is_decoded_once() {
     let runs = Runs::default();

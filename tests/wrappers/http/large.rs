@@ -35,7 +35,8 @@ async fn twice(front_end: &str, body: Body) -> [(StatusCode, Option<String>, usi
     answers.try_into().unwrap()
 }
 
-/// The other front ends' limit is six times as large, and testing it would take six times as long.
+/// The body alone is as large as the limit. The limit applies to the whole response as JSON, so the response is too
+/// large.
 #[tokio::test]
 async fn load_balancer_limit_is_one_mebibyte() {
     for (status, problem, _) in twice("alb", Body::Text("x".repeat(1024 * 1024))).await {
@@ -72,9 +73,10 @@ async fn undeliverable_responses_are_not_retained() {
     }
 }
 
-/// Nothing is recorded, so the next request runs again, and no answer may say that the operation is done.
+/// The store is down, and with `fail_open` the handler still runs. Nothing is recorded, so the next request runs again,
+/// and no answer may say that the operation is done.
 #[tokio::test]
-async fn unrecorded_undeliverable_responses_are_outcome_unknown() {
+async fn unrecorded_undeliverable_responses_become_outcome_unknown() {
     let idempotency = Idempotency::builder(Down).function("payments").fail_open(true).build().unwrap();
     recording::shown(&idempotency);
     let done = || Response::new(Body::from("done"));

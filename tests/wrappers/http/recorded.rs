@@ -49,8 +49,8 @@ async fn at_most_once_records_every_status() {
     }
 }
 
-/// No answer is stored. If the outcome is recorded, duplicates get the substitute, whatever the answer's status was. A
-/// 500 isn't recorded, so its duplicate runs.
+/// With `max_response(0)`, the layer records outcomes without their answers. Duplicates of a recorded outcome get the
+/// substitute from `on_not_retained`, whatever the answer's status was. A 500 isn't recorded, so its duplicate runs.
 #[tokio::test]
 async fn duplicates_of_unretained_responses_get_the_substitute() {
     let done = || Response::builder().status(202).body(Body::from("done")).unwrap();
@@ -269,7 +269,7 @@ async fn recorded_errors_are_replayed_identically() {
 }
 
 #[tokio::test]
-async fn bodies_are_compared_by_content_type() {
+async fn content_type_decides_how_bodies_are_compared() {
     // These bodies are equal as JSON, but their bytes differ.
     let (one, other) = (r#"{"a":1,"b":2}"#, r#"{"b":2, "a":1}"#);
     for (content_type, raw, status) in [

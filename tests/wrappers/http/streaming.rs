@@ -245,7 +245,11 @@ async fn truncated_response_bodies_are_never_recorded() {
     let builder = Idempotency::builder(empty_store()).function("exports").execution(Execution::AtMostOnce);
     let once = Function::new(builder.build().unwrap().http(), created);
     let first = once.answer(post(Some("k"), "{}"), broken()).await;
-    assert_eq!(problem(first).await, (500, "operation-failed".into()), "duplicates get this too");
+    assert_eq!(
+        problem(first).await,
+        (500, "operation-failed".into()),
+        "the first caller must get the same answer as duplicates"
+    );
     let again = once.answer(post(Some("k"), "{}"), []).await;
     assert_eq!((problem(again).await, once.runs.count()), ((500, "operation-failed".into()), 1));
 }

@@ -121,14 +121,14 @@ impl Store for Forgetful {
     ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         match write {
             Write::Settle { .. } => {
-                Box::pin(async { Err(StoreError::new(self.1, "it isn't stored").maybe_applied(true)) })
+                Box::pin(async { Err(StoreError::new(self.1, "the settlement failed").maybe_applied(true)) })
             }
             _ => self.0.apply(key, write),
         }
     }
 
     fn read<'a>(&'a self, _: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(async { Err(StoreError::new(self.1, "it isn't stored")) })
+        Box::pin(async { Err(StoreError::new(self.1, "the read failed")) })
     }
 }
 

@@ -1,4 +1,4 @@
 #![no_main]
-#![allow(missing_docs, reason = "see the library's module of this name")]
+#![allow(missing_docs, reason = "`src/key.rs` documents this target")]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| lambda_idempotency_fuzz::key::check(data));

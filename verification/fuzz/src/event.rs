@@ -39,8 +39,9 @@ fn idempotency() -> Idempotency {
     Idempotency::builder(MemoryStore::new()).function("fuzz").build().expect("valid settings")
 }
 
-/// Converts the event with `lambda_http`, which panics on some events, such as a body wrongly marked as base64 or an
-/// invalid host. The runtime catches such a panic before any layer sees the event, so this function ignores it.
+/// Converts the event with `lambda_http`, which panics on some events, for example if the host is invalid, or if a body
+/// is wrongly marked as base64. In Lambda, the runtime catches such a panic before any layer sees the event. So this
+/// function returns `None`.
 fn request(json: &str) -> Option<Request> {
     thread_local! {
         static IS_THEIRS: Cell<bool> = const { Cell::new(false) };
@@ -60,7 +61,7 @@ fn request(json: &str) -> Option<Request> {
     request.ok().flatten()
 }
 
-/// Reads the key from the event: a string, or nothing.
+/// Returns the event's field `id` as the key, or `None` if the field isn't a string.
 fn key(event: &Value) -> Result<Option<Key>, Error> {
     event.get("id").and_then(Value::as_str).map(Key::new).transpose()
 }

@@ -1,7 +1,7 @@
 //! Fuzzes a key as a client sends it.
 //!
 //! For any header bytes, either the library refuses the request with 400 before anything runs, or it uses the key: a
-//! second delivery is a replay, and another body with the key is refused.
+//! second delivery is a replay, and a request with the same key and another body is refused.
 
 use lambda_http::http::{HeaderValue, Request, StatusCode};
 use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -9,7 +9,7 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use crate::block_on;
 
-/// Checks `data` as a header's value, and as text.
+/// Checks `data` as the text of a [`Key`], and as the value of the header `idempotency-key`.
 ///
 /// # Panics
 ///
@@ -35,6 +35,7 @@ fn check_text(text: &str) {
         Err(error) => {
             assert!(!is_valid, "a valid key was refused: {text:?}: {error}");
             let told = error.to_string();
+            // A shorter key can be a part of the message by chance.
             assert!(text.len() < 9 || !told.contains(text), "the error message shows the key");
         }
     }
@@ -70,7 +71,8 @@ fn check_header(value: &HeaderValue) {
     check_strict(&idempotency, value);
 }
 
-/// Checks that lenient parsing reads every key that strict parsing accepts, with the same result.
+/// Checks strict parsing (`quoted_keys`) of a key that lenient parsing has accepted. Without quotes, the key must be
+/// refused. With quotes, it must be read as the same key, so that the request is a replay.
 fn check_strict(idempotency: &Idempotency, value: &HeaderValue) {
     let handler = service_fn(|_: Request<lambda_http::Body>| async {
         Ok::<_, std::convert::Infallible>("ran under another key")

@@ -3,7 +3,8 @@
 //!
 //! Each module has one function, `check(data)`, which panics if a promise is broken. `check` has two callers:
 //! libFuzzer, which looks for inputs that reach new code (`scripts/fuzz`), and a test, which uses the corpus
-//! and random changes of it (`tests/bounded.rs`). Both use only the library's public interface.
+//! and random changes of it (`tests/bounded.rs`). The checks of records, keys and events use only the library's
+//! public interface.
 
 pub mod event;
 pub mod key;

@@ -1,8 +1,8 @@
 //! Fuzzes a record as a table may hold it: written by another version, by hand or by a faulty restore, or invalid.
 //!
 //! Reading an item must give a record or [`Corrupt`](StoreErrorKind::Corrupt). No handler may run despite a live claim
-//! or outcome. A replayed response must match the record's digest. A change in the table's stream must show the same
-//! record.
+//! or outcome. A replayed response must match the record's digest. If the record has an outcome, the table's stream
+//! must give the same record as a read.
 
 use std::collections::HashMap;
 
@@ -49,7 +49,7 @@ const NAMES: [&str; 19] = [
     "response_codec",
     "response_key_id",
 ];
-/// Values at the limits of types and formats.
+/// Contents for attributes: numbers at or beyond a limit, text that isn't quite a number, and words of the format.
 const EDGES: [&str; 24] = [
     "",
     "0",
@@ -145,7 +145,7 @@ fn stream(item: &Item, read: Option<&Record>) {
     }
 }
 
-/// A value as DynamoDB Streams writes it. Leaves out the contents of types that no record has.
+/// Returns a value as DynamoDB Streams writes it. Any value of a type that no record uses becomes an empty list.
 fn json_of(value: &AttributeValue) -> Value {
     match value {
         S(text) => json!({ "S": text }),
@@ -208,7 +208,7 @@ fn assert_is_recorded(record: &Record, answer: &str) {
     else {
         panic!("answered with a response, but none is recorded")
     };
-    let Place::Inline(bytes) = &response.place else { panic!("fuzzed records have no chunks") };
+    let Place::Inline(bytes) = &response.place else { panic!("replayed a response without its chunks") };
     if !response.deflated {
         assert_eq!(response.length, bytes.len() as u64, "replayed a response of the wrong length");
         assert_eq!(

@@ -1,6 +1,6 @@
 //! Runs the bounded form of the fuzzing: the corpus, and random changes of it. The long form is `scripts/fuzz`.
 //!
-//! `FUZZ_INPUTS` sets the number of inputs. `FUZZ_SEED` repeats the inputs of an earlier run.
+//! `FUZZ_INPUTS` sets the number of changed inputs for each target. `FUZZ_SEED` repeats the changes of an earlier run.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 

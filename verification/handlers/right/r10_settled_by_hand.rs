@@ -1,5 +1,5 @@
-//! If a call fails, the handler releases the key at once. Every attempt charges with the same key, and the mail
-//! goes out before the outcome is recorded.
+//! If the charge or the mail fails, the handler releases its claim at once. Every attempt sends the gateway the same
+//! derived key, and the mail goes out before the outcome is recorded.
 
 use crate::world::*;
 use lambda_idempotency::Settled;

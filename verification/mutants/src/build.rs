@@ -50,7 +50,7 @@ pub(crate) struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// The tree in `folder`, whose files come from `source`.
+    /// Prepares the tree in `folder`, a copy of `source`: adds the function that every switch calls.
     pub(crate) fn new(source: &Path, folder: &'a Path, mutants: &'a [Mutant]) -> Result<Self, Failed> {
         let mut originals = HashMap::new();
         for Mutant { file, .. } in mutants {
@@ -145,6 +145,7 @@ impl<'a> Tree<'a> {
             self.learned.constant.insert(name.to_owned());
             return;
         }
+        // E0004: the match isn't exhaustive, because switches can disable some of its arms.
         let is_incomplete = error["code"]["code"] == "E0004";
         for span in error["spans"].as_array().into_iter().flatten() {
             let file = self.files.get(span["file_name"].as_str().unwrap_or_default());
@@ -177,7 +178,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// The errors in Cargo's messages that point at the sources.
+/// Returns the compiler's errors from Cargo's messages. Leaves out errors that don't point at a place in the sources.
 fn errors_in(messages: Vec<Value>) -> Vec<Value> {
     let errors = messages.into_iter().map(|mut message| message["message"].take());
     errors

@@ -6,7 +6,7 @@
 //! the mutants that can't have a switch, such as those in a `const` item.
 
 #![allow(clippy::print_stdout, reason = "a command reports on its standard output")]
-#![allow(clippy::disallowed_methods, reason = "it measures real time, which no rule depends on")]
+#![allow(clippy::disallowed_methods, reason = "this tool measures how long tests take")]
 
 mod build;
 mod list;
@@ -80,12 +80,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tries the mutants of the `selected` files, or of all files if none is selected, in `folder`, a copy of `source`.
+/// Tries the mutants of the `selected` files, or of all files if none is selected. Builds them in `folder`, which is a
+/// copy of `source`.
 ///
 /// Writes one line per mutant to `out`/outcomes: its outcome, the test that decided it, and its name. If `out`/known
-/// has a mutant's line from an earlier run, copies the line instead of trying the mutant. `out`/learned and
-/// `out`/baseline keep the findings of the compiler and of the tests without a mutant, for a later run of the same
-/// sources and the same list.
+/// has a mutant's line from an earlier run, copies the line instead of trying the mutant.
+///
+/// Two files are kept for a later run with the same sources and the same list: `out`/learned has the compiler's
+/// findings, and `out`/baseline has the results of the tests without a mutant.
 fn work(list: &Path, source: &Path, folder: &Path, out: &Path, selected: &[PathBuf]) -> Result<(), Failed> {
     let began = Instant::now();
     let mutants = list::read(list)?;

@@ -25,7 +25,7 @@ use crate::Failed;
 pub(crate) const CHOSEN: &str = "MUTANT";
 /// The variable that names the file to which a process writes the mutants that it reaches.
 pub(crate) const REACHED: &str = "MUTANTS_REACHED";
-/// The variable that names the data that the tests' PostgreSQL servers copy. See the testkit.
+/// The variable with the path of a new PostgreSQL server's data, which the tests' servers copy. The testkit reads it.
 const POSTGRES_DATA: &str = "IDEMPOTENCY_TEST_POSTGRES_DATA";
 /// How many processes run at once.
 const WORKERS: usize = 3;
@@ -109,11 +109,14 @@ pub(crate) struct Passing {
     pub(crate) took: Duration,
 }
 
-/// The passing tests, fastest first, and which of them reach each mutant.
+/// The results of the tests without a mutant.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Baseline {
+    /// The passing tests, fastest first.
     pub(crate) passing: Vec<Passing>,
+    /// For each reached mutant, the positions in `passing` of the tests that reach it.
     pub(crate) reaching: HashMap<usize, Vec<usize>>,
+    /// The tests that failed or timed out.
     pub(crate) failed: Vec<String>,
 }
 
@@ -149,7 +152,7 @@ pub(crate) fn baseline(
     Ok(baseline)
 }
 
-/// Does `work` for each number below `count`, with as many threads as [`WORKERS`].
+/// Calls `work` with each number below `count`, on [`WORKERS`] threads. Returns the results in no particular order.
 pub(crate) fn in_parallel<T: Send>(
     count: usize,
     work: impl Fn(usize) -> Result<T, Failed> + Sync,

@@ -149,8 +149,8 @@ impl Sites<'_> {
         }
     }
 
-    /// Writes an early `return` for each replaced result at the beginning of its function's body, and removes the
-    /// `const` of functions with a switch.
+    /// For each mutant that replaces a function's result, writes an early `return` at the beginning of the function's
+    /// body. Removes the `const` of each function that has a switch.
     fn add_bodies(&mut self) {
         let mut before: BTreeMap<usize, Vec<_>> = BTreeMap::new();
         for (id, range, mutant) in std::mem::take(&mut self.bodies) {

@@ -4,7 +4,7 @@
 //! in processes under the rehearsal's Runtime API. A process can pause at each point of a run ([`point`]). There,
 //! the harness kills it, or freezes it until after its lease ([`scenario`]). The harness also kills and freezes
 //! processes at random moments ([`kills`]). Every effect is a line in a ledger. The [`judge`] allows one effect,
-//! plus one more for each crash in the gap between an effect and its completion.
+//! plus one more for each crash in the gap between an effect and the completion that records it.
 //!
 //! This table lists the ways in which a run can be interrupted, and the points where the check tests each. The wire
 //! check covers lost and late answers.

@@ -1,15 +1,16 @@
 //! Breaks the wire to the store in every way during invocations with Lambda's default timeout of 3 s. Each
 //! invocation must give a true answer before its deadline.
 //!
-//! An invocation is a request through the real HTTP layer, over the real store and its client, through a
-//! proxy that breaks the wire. The wire breaks before the claim or when the handler returns. It stays broken for
-//! a while or for the rest of the invocation. The handler takes no time. If the harness sees no answer after 3 s,
-//! Lambda would have killed the invocation.
+//! An invocation is a request through the real HTTP layer. The layer uses the real store and its client, which connects
+//! to the server through a proxy that breaks the wire. The wire breaks before the claim or when the handler returns. It
+//! stays broken for a while or for the rest of the invocation. The handler takes no time. If the harness sees no answer
+//! after 3 s, Lambda would have killed the invocation.
 //!
 //! The judge sees only the caller's answer, when it came, how often the handler ran, and whether its outcome is
-//! recorded. The handler's response is true if the handler ran. A 503 is true if the handler didn't run and never
-//! will for this request. If the handler ran and the wire recovers before the deadline, the outcome must be
-//! recorded. After all leases have ended, one more delivery must replay the recorded outcome, or run the handler.
+//! recorded. The handler's response is true if the handler ran. A 503 is true if the invocation doesn't run the
+//! handler, not even after the answer. If the handler ran and the wire recovers before the deadline, the outcome must
+//! be recorded. After all leases have ended, the harness delivers the request once more. This delivery must replay the
+//! outcome if it's recorded, and otherwise run the handler.
 //!
 //! The seed fixes the plans, but not the timing of threads and sockets.
 
@@ -44,7 +45,7 @@ pub use self::report::Report;
 const CONCURRENCY: usize = 16;
 /// How many invocations run at once on a busy machine.
 const AT_LEAST: usize = 4;
-/// If timers fire late by more than this in total, the machine is too busy to answer in time.
+/// If timers fire late by more than this in total during an invocation, the machine is too busy to answer in time.
 const TOO_LATE: Duration = Duration::from_millis(100);
 /// The maximum number of repetitions of an invocation, if the machine was too busy or no fault was injected.
 const AGAIN: u32 = 5;
@@ -52,7 +53,7 @@ const AGAIN: u32 = 5;
 /// The size of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// How many invocations each store gets for each kind of fault.
+    /// How many invocations each store gets for each way in which its wire breaks.
     pub of_each: u32,
     /// The seed of the plans.
     pub seed: u64,
@@ -106,7 +107,7 @@ async fn on_one(stage: &Arc<Stage>, kind: Kind) -> Result<Report> {
         .flat_map(|nth| Way::all(kind).into_iter().map(move |way| (nth, way)))
         .map(|(nth, way)| (random.bits(), Plan::random(way, nth, &mut random)))
         .collect();
-    // Shuffle the plans, so that different faults share the machine at any time.
+    // Shuffle the plans, so that invocations with different faults run side by side.
     plans.sort_by_key(|(place, _)| *place);
     let mut report = Report::new(kind);
     let mut running = JoinSet::new();

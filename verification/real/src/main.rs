@@ -23,26 +23,26 @@ usage: verification-real agreement [--long]
        verification-real outages [OPERATIONS [SEED]] | outages --quick
        verification-real deadlines [INVOCATIONS [SEED]] | deadlines --quick
 
-  agreement     compares every store with the model, and checks that every race has one winner: in memory, on DynamoDB,
-                PostgreSQL and Redis
+  agreement     compares every store (memory, DynamoDB, PostgreSQL, Redis) with the model, and checks that every race
+                has one winner
   wire          breaks the wire to DynamoDB, PostgreSQL and Redis, and between the Lambda layer and DynamoDB, and checks
                 that callers get true answers and that recorded outcomes stay. Makes runs with each fault alone, then
                 RUNS random runs (default 10000). --quick makes fewer of both; --seed and --case repeat one run
-  crash-points  kills one process and freezes another beyond its lease, at each named point ROUNDS times (default 200):
-                one effect, and one more for each crash between effect and completion
-  kills         kills COUNT processes (default 10000) and freezes others, at random moments. The limits on effects are
-                those of crash-points
-  outages       restarts, throttles or disconnects the servers while OPERATIONS handlers (default 1000) return with 30 s
-                left: no outcome is lost, and each operation has one effect
-  deadlines     breaks the wire in 20 ways during invocations of 3 s, INVOCATIONS (default 50) for each way and store:
-                each invocation gives a true answer in time
+  crash-points  kills one process and freezes another beyond its lease, at each named point, ROUNDS times (default 200).
+                Checks that each operation has one effect, plus one for each crash between effect and completion
+  kills         at random moments, kills COUNT processes (default 10000) and freezes others. Checks that each operation
+                has only the effects that crash-points allows
+  outages       restarts, throttles or disconnects the servers while OPERATIONS handlers (default 1000) return, with
+                30 s left. Checks that no outcome is lost, and that each operation has one effect
+  deadlines     breaks the wire in 20 ways during invocations of 3 s, INVOCATIONS (default 50) for each way and store.
+                Checks that each invocation gives a true answer in time
 
 FORM says where the effect and the record are. `ledger` (default): the effect is in a file outside any transaction, and
 the record is in DynamoDB. `postgres` and `redis`: the effect is in a file, and the record is in that store.
 `transaction`: the effect is in the completion's own transaction. `optimistic`: the effect is written with the finished
-record, without a claim. `postgres-transaction`: one PostgreSQL transaction writes the effect and the record. These last
-three forms have exactly one effect, despite every crash. `layer`: as `ledger`, by a plain function behind the Lambda
-layer. `layer` is for `kills` only.
+record, without a claim. `postgres-transaction`: one PostgreSQL transaction writes the effect and the record. With
+`transaction`, `optimistic` and `postgres-transaction`, each operation has exactly one effect, despite every crash.
+`layer`: as `ledger`, but a plain function behind the Lambda layer has the effect. `layer` is for `kills` only.
 
 DynamoDB servers: the embedded one, and those that are named in the environment variable";
 

@@ -1,6 +1,6 @@
 //! Takes servers down while handlers return. Every outcome must be recorded, and nothing may run twice.
 //!
-//! Sandboxes, each with its own store, run operations of the real library. When all handlers of a round are
+//! Sandboxes, each with its own store, run operations with the real library. When all handlers of a round are
 //! running, and each invocation has 30 s left, the server fails. Each handler returns at a random time, shortly
 //! before the outage or during it. The round ends when every caller has its answer. The check then reads each
 //! record, and delivers each key once more with a clock that is ahead of all leases. If an outcome was lost, that
@@ -37,7 +37,8 @@ pub use self::{report::Figures, trouble::Trouble};
 
 /// How many operations run at once, each in its own sandbox.
 const SANDBOXES: u32 = 50;
-/// How far the later delivery's clock is ahead: longer than any lease, margin included, and shorter than any retention.
+/// The clock of each key's last delivery is ahead by this much: longer than any lease with its margin, and shorter than
+/// any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
 /// How long a round waits between starting its handlers and ringing the [`Bell`].
 const ARRIVAL: Duration = Duration::from_secs(1);

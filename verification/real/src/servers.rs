@@ -1,4 +1,4 @@
-//! The DynamoDB servers that every check uses: the embedded one, and those that the environment names.
+//! The DynamoDB servers of the checks: the embedded one, and those that the environment names. Also starts PostgreSQL.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -25,13 +25,13 @@ pub(crate) fn start_postgres() -> Option<PostgresServer> {
     PostgresServer::start_with("", &[("pg_hba.conf", b"host all all 127.0.0.1/32 trust\n")])
 }
 
-/// Returns the PostgreSQL that all checks of this process share.
+/// Returns the PostgreSQL that the checks of this process share, except those that start their own.
 pub(crate) fn shared_postgres() -> Option<&'static PostgresServer> {
     static SHARED: OnceLock<Option<PostgresServer>> = OnceLock::new();
     SHARED.get_or_init(start_postgres).as_ref()
 }
 
-/// A DynamoDB on loopback.
+/// A DynamoDB: the embedded one, or one that the environment names.
 #[derive(Debug)]
 pub struct Server {
     /// The server's name in reports.

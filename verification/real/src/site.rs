@@ -1,4 +1,4 @@
-//! A server that a check starts, with its own place for records, and the connections to it.
+//! Starts a check's own server, with a table or a prefix for its records, and opens stores on it.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -69,7 +69,7 @@ pub(crate) enum Host {
 }
 
 impl Site {
-    /// Starts a server of this kind, and creates its place for records.
+    /// Starts a server of this kind, and creates its table for records. Redis needs no table.
     pub(crate) async fn start(kind: Kind) -> Result<Self> {
         let host = match kind {
             Kind::DynamoDb => Host::DynamoDb(Server::embedded().await?),
@@ -127,7 +127,7 @@ impl Site {
     ) -> Result<Arc<dyn Store>> {
         Ok(match &self.host {
             Host::DynamoDb(_) => {
-                return Err(Problem::new("only PostgreSQL and Redis stores take these timeouts"));
+                return Err(Problem::new("`limited_store_at` creates only PostgreSQL and Redis stores"));
             }
             Host::Postgres(_) => Arc::new(self.postgres(address, |builder| {
                 let statement = operation.saturating_sub(attempt);
@@ -196,8 +196,8 @@ impl Site {
         configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>,
     ) -> Result<DynamoDbStore> {
         let config = config_of(&format!("http://{address}"))
-            // All clients of a process and a Region share one retry quota. This partition gives each
-            // sandbox its own quota.
+            // By default, all clients of a process and a Region share one retry quota. This partition gives
+            // each sandbox its own quota.
             .retry_partition(RetryPartition::new(fresh_table()?))
             .build();
         let builder = configure(DynamoDbStore::builder(&self.room).client(Client::from_conf(config)));
@@ -224,7 +224,7 @@ impl Site {
     }
 }
 
-/// Starts a server on a blocking thread, so that other tasks run on while it starts.
+/// Starts a server on a blocking thread, so that other tasks continue while it starts.
 async fn blocking<T: Send + 'static>(start: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(start).await.context("couldn't start a server")
 }

@@ -43,7 +43,7 @@ struct Shared {
     is_answered: watch::Sender<bool>,
     /// Whether only held requests are let through.
     is_closed: watch::Sender<bool>,
-    /// How many requests are on their way to the server.
+    /// How many broken requests the proxy holds, or has forwarded without an answer so far.
     under_way: watch::Sender<usize>,
     struck: AtomicUsize,
     /// How many more requests to break.
@@ -51,7 +51,8 @@ struct Shared {
 }
 
 impl TcpProxy {
-    /// Listens on a free loopback port. While a fault closes the port, no other listener of this process takes it.
+    /// Listens on a loopback port from `free_port`, so that no other listener of this process takes the port while a
+    /// fault closes it.
     pub(crate) async fn before(server: SocketAddr, protocol: Protocol) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", free_port())).await?;
         let address = listener.local_addr()?;
@@ -73,7 +74,7 @@ impl TcpProxy {
         self.address
     }
 
-    /// Breaks traffic from now on, for `time` or until [`heal`](Self::heal).
+    /// Breaks traffic from now on: for `time`, or if that's `None`, until [`heal`](Self::heal).
     pub(crate) fn break_for(&self, time: Option<Duration>, fault: TcpWay) {
         self.shared.fault.send_replace(Some(fault));
         if let Some(time) = time {
@@ -143,7 +144,7 @@ async fn serve(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>) 
             shared.strike();
             normal = None;
         }
-        // Change the port before cutting connections, so that clients that reconnect find the port in its new state.
+        // Close or block the port before cutting connections, so that a reconnecting client finds it in its new state.
         let _hole = match scope {
             Scope::HangUnconnected { .. } => BlackHole::at(address).await,
             _ => None,
@@ -225,7 +226,7 @@ impl BlackHole {
         socket.bind(address).ok()?;
         let listener = socket.listen(1).ok()?;
         let mut queue = Vec::new();
-        // The queue holds one or two connections, and never more than a few.
+        // The queue holds only one or two connections, so a few attempts fill it.
         for _ in 0..8 {
             match tokio::time::timeout(Duration::from_millis(20), TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => queue.push(stream),

@@ -2,14 +2,14 @@
 //! and in front of PostgreSQL and Redis. Under every fault, callers must get true answers, recorded outcomes must
 //! stay, and every call must end within its time limit.
 //!
-//! A run delivers one operation to the real library, or to a function behind the Lambda layer. Both use the real
-//! store, whose requests go through a proxy that breaks some of them. The run then delivers the operation again without
-//! faults, and once more when all leases have ended. A judge compares the table's records, the server's answers and the
-//! callers' answers.
+//! A run delivers one operation to the real library, or to a function behind the Lambda layer. The library and the
+//! layer use the real store, whose requests go through a proxy that breaks some of them. The run then delivers the
+//! operation again without faults, and once more when all leases have ended. A judge compares the table's records, the
+//! server's answers and the callers' answers.
 //!
 //! The check first puts every fault on every request of every scenario, one fault at a time. Random runs with up to
-//! three faults follow. A run's number or seed fixes its plan, but not the timing of threads and sockets. So
-//! a rare finding may need a few repetitions.
+//! three faults follow. A run's number or seed fixes its plan, but not the timing of threads and sockets. So it may
+//! take a few repetitions to see a rare finding again.
 
 mod behind;
 pub(crate) mod budget;
@@ -53,8 +53,8 @@ pub use self::{
 /// The runs to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Every listed case, with the SDK's default retries and without retries, then the random runs. Over TCP, there are
-    /// only the cases without retries.
+    /// Every listed case (each fault on each request of each scenario), with the SDK's default retries and without
+    /// retries. Then the random runs. Over TCP, there are only the cases without retries.
     Long {
         /// How many random runs.
         runs: usize,

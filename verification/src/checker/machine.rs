@@ -127,8 +127,8 @@ impl<P: Protocol> Checker<'_, P> {
         if delivery.verdict == Verdict::Commit {
             it.flaws.unless(delivery.has_effect, Invariant::EffectsExactlyOnce);
         } else {
-            // If the handler had its own writes in an earlier try, their transaction definitely wasn't applied, and
-            // the handler tried again without them.
+            // In an earlier try, the handler may have had its own writes. Its result without them is recorded now. So
+            // the earlier transaction must not have been applied, and must never be.
             self.deny(it, slot.delivery);
         }
     }
@@ -242,8 +242,8 @@ impl<P: Protocol> Checker<'_, P> {
             // The executor can't read the record. In that case, nothing is checked about a claim left behind.
             Action::Refused(Refusal::Corrupt) => Next::Over,
             Action::Refused(_) => Next::Refused,
-            // The library cuts off the handler of a lost claim. Another explored path covers a handler that
-            // ended before the cut-off.
+            // After `Lost`, the library cuts the handler off. Another explored path covers a handler that ends just
+            // before the cut-off.
             Action::Settled(_) | Action::Lost | Action::Nothing => Next::Over,
         };
         let held = self.protocol.held(&after).map(|held| self.claims.number(held));
@@ -296,8 +296,8 @@ impl<P: Protocol> Checker<'_, P> {
             let settled = self.write(key.write).is_some_and(|write| write.lock().is_none());
             let claims = matches!(stepped.next, Next::Apply(write)
                 if self.write(write).is_some_and(|write| write.lock().is_some()));
-            // An executor without a claim sends a new conclusion if another delivery's record was in the way of the
-            // last one. `longest_run` explains why neither this step nor a new claim after a settlement is an edge.
+            // An executor without a claim sends a new conclusion if another delivery's record blocked its last
+            // conclusion. `longest_run` explains why neither this step nor a new claim after a settlement is an edge.
             let concludes = matches!(stepped.next, Next::Apply(write)
                 if key.is_open && write != key.write && matches!(key.heard, Heard::Refused(_) | Heard::Found(_)));
             if key.verdict != Verdict::None && settled && (claims || concludes) {

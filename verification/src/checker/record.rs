@@ -234,7 +234,7 @@ impl<P: Protocol> Checker<'_, P> {
         }
     }
 
-    /// Checks a record that was put without a claim.
+    /// Checks a conclusion that the store has applied, and notes its outcome.
     fn concluded(
         &self,
         it: &mut Happening,
@@ -300,9 +300,10 @@ impl<P: Protocol> Checker<'_, P> {
         }
     }
 
-    /// Whether a record becomes claimable on time, for the same request and for another one. The time is the skew
-    /// margin plus one millisecond after the end of a lock's lease, after an outcome's expiry, or after the claim of a
-    /// released key. Another request can claim a lock only when the lock has also expired.
+    /// Whether a record becomes claimable on time, for the same request and for another one. A lock must be claimable
+    /// once the skew margin and 1 ms have passed since the end of its lease, and an outcome once they have passed since
+    /// its expiry. A released key is claimable at once. The record has no time of the release, so this tests the skew
+    /// margin and 1 ms after the claim. Another request can claim a lock only when the lock has also expired.
     fn becomes_claimable(&mut self, number: u32) -> bool {
         if let Some(&claimable) = self.probes.get(&number) {
             return claimable;
@@ -310,7 +311,7 @@ impl<P: Protocol> Checker<'_, P> {
         let claimable = self.records.get(number).is_none_or(|record| {
             let margin = millis(self.configuration.skew_margin + 1);
             let (from, from_for_another) = match record.state {
-                // Under at-most-once, another request can never claim a lock.
+                // Under at-most-once, a lock never expires, so another request can never claim it.
                 RecordState::Started { lease_until } => {
                     (lease_until, record.expires_at.map(|expires_at| expires_at.max(lease_until)))
                 }
@@ -338,7 +339,7 @@ impl<P: Protocol> Checker<'_, P> {
         let step = |state, event| self.protocol.step(state, Input { now, event });
         let (mut state, mut action) = step(self.protocol.begin(&plan), Event::Begin);
         let mut current = record.clone();
-        // Three steps are enough: a refusal, a compare-and-set, and its response.
+        // Three rounds are enough: the claim is refused, a compare-and-set is applied, and the last round returns.
         for _ in 0..3 {
             let event = match &action {
                 Action::Claimed(_) => return true,
@@ -429,13 +430,14 @@ fn holds(it: &Happening, write: &Write, record: &Record, sender: u8) -> bool {
     }
 }
 
-/// Whether a completion carries the handler's own writes exactly if the handler has some.
+/// Whether a completion rightly carries, or rightly lacks, the handler's own writes. A late transaction may carry
+/// the writes of an earlier try.
 fn goes_along(sent: &Sent, delivery: Delivery) -> bool {
     if sent.submission.is_some() { delivery.has_writes } else { delivery.verdict != Verdict::Commit }
 }
 
-/// Whether the handler completed. A late transaction may carry the result that the handler returned before the
-/// handler tried again.
+/// Whether the handler returned the completion that `sent` stores. A late transaction may carry the result of an
+/// earlier try.
 fn completes(sent: &Sent, delivery: Delivery) -> bool {
     match sent.submission {
         Some(_) => delivery.has_writes,

@@ -32,7 +32,8 @@ impl<P: Protocol> Checker<'_, P> {
                 continue;
             }
             is_known = true;
-            // The store would reject another request with this token, or repeat the first request's answer.
+            // No other request may have this token: the store would reject that request, or repeat the first
+            // request's answer.
             it.flaws.unless(made.write == number, Invariant::TokenKept);
         }
         is_known
@@ -50,7 +51,7 @@ impl<P: Protocol> Checker<'_, P> {
         };
         let is_completed = after.is_some_and(|after| after.status() == Status::Completed);
         // Until the record of an earlier effect expires, a second effect is a violation. If the clocks are too far
-        // apart, nothing is checked: the record may already have expired by one of the clocks.
+        // apart, a second effect isn't reported: by one of the clocks, the record may already have expired.
         let before = self.records.get(it.explored.record);
         let counts = before.is_some_and(|before| counts(before.expires_at, self.true_time(it)));
         let is_second = it.explored.has_effect && counts && self.configuration.clocks_agree();
@@ -73,8 +74,8 @@ impl<P: Protocol> Checker<'_, P> {
         let sent = Rc::clone(self.writes.get(number)?);
         sent.submission?;
         let is_refused = self.effect(number, it.explored.record).0 == Stored::Refused;
-        // After an ambiguous first attempt, the store must not report the failed condition as definite, since
-        // the first attempt may still be in flight.
+        // After a retry by the SDK, the store must not report the failed condition as definite, since the SDK's
+        // first attempt may still be in flight.
         if is_refused || it.slot(at).is_retried || self.is_known(it, number) {
             return None;
         }

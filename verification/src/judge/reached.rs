@@ -127,8 +127,8 @@ impl Step<'_> {
         }
     }
 
-    /// The phase that the step leads to. The machine's own phases are private, but a phase can be identified by
-    /// the next action and by whether the handler has run.
+    /// The mark of the phase that the step leads to. The machine's own phases are private. So this identifies the phase
+    /// by the step's action, the event, the last request, and whether the handler has run.
     fn phase(&self) -> Option<Mark> {
         match (self.action, self.has_run()) {
             (Action::Apply(Write::Settle { .. }), false) => Some(Mark::GivingBack),
@@ -161,7 +161,7 @@ impl Step<'_> {
             (Action::Pause(_), false) => Some(Mark::Pausing),
             (Action::Pause(_), true) if self.is_commit() => Some(Mark::PausingToCommit),
             (Action::Pause(_), true) if self.was_claim() => Some(Mark::PausingToRecord),
-            // After this pause a read is sent again: the settlement before that read is still ambiguous.
+            // After this pause, the executor reads again, since its settlement is still ambiguous.
             (Action::Pause(_), true) if self.is_asking => Some(Mark::PausingToLook),
             (Action::Pause(_), true) => Some(Mark::PausingToSettle),
             _ => None,

@@ -1,4 +1,4 @@
-//! Checks the step of a run without a claim whose conclusion meets another delivery's record.
+//! For a run without a claim: checks the step after its conclusion has met another delivery's record.
 
 use lambda_idempotency::{
     protocol::{Action, End, Refusal},
@@ -9,8 +9,9 @@ use super::Step;
 use crate::invariants::{Flaws, Invariant};
 
 impl Step<'_> {
-    /// Checks the step after a conclusion has met another delivery's record. A live record must stay, and an expired
-    /// record must be replaced.
+    /// Checks the step after a conclusion has met another delivery's record. A live record of another request must end
+    /// the run as a mismatch. A live outcome of the same request must supersede the run's outcome, and an expired
+    /// outcome must not.
     pub(super) fn rivals(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner != self.plan.owner) else { return };
         let matches = record.fingerprint == self.plan.fingerprint;

@@ -45,8 +45,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an extension doesn't test the generation",
         caught_by: Invariant::OwnerExtends,
-        // The extension arrives late, after its owner has claimed the key again to record its outcome. Only a
-        // clock beyond M makes the extension's lease end later than the new claim's lease.
+        // The extension arrives late, after its sender has claimed the key again, under the same owner, to record
+        // its outcome. A clock more than M ahead lets the extension's lease end later than the new claim's lease.
         space: || Configuration {
             name: "a clock beyond M, ahead",
             clocks: vec![0, 4 * TICK],
@@ -158,7 +158,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 let expires_at = Some(until.saturating_add(millis(2 * TICK)));
                 (state, Action::Apply(Write::Extend { owner, generation, lease_until, expires_at }))
             }
-            // The machine doesn't know about the extension that this mutant has sent, so the mutant acts in its place.
+            // The machine doesn't know about the extension that this mutant has sent. So the mutant, instead of the
+            // machine, handles the answer.
             (_, Action::Nothing, Some(held), Some(Action::Apply(Write::Extend { lease_until, .. }))) => {
                 let held = Held { lease_until: *lease_until, ..held.clone() };
                 match moment.event {
@@ -195,7 +196,7 @@ fn is_extending(moment: &Moment<'_>) -> bool {
     !moment.is_settling() && matches!(moment.sent(), Some(Action::Apply(Write::Extend { .. })))
 }
 
-/// The record with the lease of `write`, if that lease is later.
+/// Gives the record the lease of `write` if that lease ends later than the record's. Otherwise refuses the write.
 fn longer(write: &Write, record: &Record) -> Effect {
     match write {
         Write::Extend { lease_until, .. } if record.lease_until() < Some(*lease_until) => put(write, record),
@@ -203,7 +204,7 @@ fn longer(write: &Write, record: &Record) -> Effect {
     }
 }
 
-/// The record with the lease of `write`, whether or not that lease is later.
+/// Gives the record the lease of `write`, even if that lease ends sooner than the record's.
 fn put(write: &Write, record: &Record) -> Effect {
     let Write::Extend { lease_until, expires_at, .. } = write else { return Effect::Refused };
     let state = RecordState::Started { lease_until: *lease_until };

@@ -196,7 +196,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Whether the last request was a claim rather than a settlement.
+/// Whether the last write was a claim, and the event is a failure or a refusal.
 fn is_claiming(moment: &Moment<'_>) -> bool {
     matches!(moment.sent(), Some(Action::Apply(write)) if write.lock().is_some())
         && matches!(moment.event, Event::Failed(_) | Event::Answered(WriteOutcome::Refused(_)))
@@ -212,8 +212,8 @@ fn interrupted(outcome: Outcome, says: impl Fn(bool) -> bool) -> Outcome {
     })
 }
 
-/// A space with three claims of one key: the first is left behind, the second takes over and releases, and
-/// the third follows.
+/// A space with three claims of one key: the first is never settled, the second takes over and releases the key,
+/// and the third claims the key again.
 fn again() -> Configuration {
     Configuration {
         name: "2 attempts",
@@ -225,7 +225,7 @@ fn again() -> Configuration {
     }
 }
 
-/// Handlers that panic.
+/// A space whose handlers may panic.
 fn panics() -> Configuration {
     Configuration {
         name: "panics",

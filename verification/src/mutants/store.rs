@@ -13,8 +13,8 @@ use crate::{
     under_test::Effect,
 };
 
-/// Leaves one equality out of a compare-and-set: the mutant treats this field's current value as the value that
-/// was seen.
+/// Leaves one field out of a compare-and-set: the mutant treats the field's current value as the value that was
+/// seen.
 macro_rules! without {
     ($name:literal, $space:expr, $write:ident, $field:ident, $actual:expr) => {
         Mutant {
@@ -294,9 +294,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Conditions that the other conditions imply, so that omitting any one of them is harmless. Two versions of a
-/// record differ in owner or generation, or an extension has moved both the lease and the expiry. A settled
-/// record has no lease. The shipping code keeps these conditions, since they cost nothing.
+/// Conditions that the other conditions imply, so that omitting any one of them is harmless. Only two kinds of
+/// writes keep a record's owner and generation: an extension, which moves both the lease and the expiry, and a
+/// settlement, which changes the status and removes the lease. The shipping code keeps the implied conditions, since
+/// they cost nothing.
 pub(super) const IMPLIED: &[Mutant] = &[
     Mutant {
         name: "takeover doesn't test the status",
@@ -367,9 +368,9 @@ fn far_behind() -> Configuration {
     }
 }
 
-/// Two clocks so far ahead that, by these clocks, a lock is stale as soon as it's written. Its owner may lose
-/// the lock and claim the key again in the same millisecond. Only the generation distinguishes the two
-/// claims.
+/// Two clocks so far ahead that, by these clocks, a lock of the executor with the correct clock is stale as soon as
+/// it's written. That executor may lose the lock and claim the key again in the same millisecond, under the same
+/// owner. Only the generation distinguishes its two claims.
 fn ahead() -> Configuration {
     Configuration {
         name: "two clocks beyond M, ahead",

@@ -214,7 +214,7 @@ pub(super) fn in_doubt() -> Configuration {
     Configuration { declines: 1, verdicts: &[Verdict::Commit, Verdict::Release], ..one() }
 }
 
-/// Whether the last request was a transaction without a definite answer so far.
+/// Whether the handler has ended and the last write was sent in a transaction.
 pub(super) fn is_committing(moment: &Moment<'_>) -> bool {
     moment.is_settling() && matches!(moment.sent(), Some(Action::Commit { .. }))
 }

@@ -29,8 +29,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a conclusion tests neither lease nor expiry",
         caught_by: Invariant::ClaimSeesVersion,
-        // Only an extension changes the lease and expiry of the same claim. In this space, the frozen owner of a stale
-        // claim thaws and extends the claim.
+        // Only an extension changes the lease and expiry of a claim and nothing else. So this space has an extension:
+        // the frozen owner of a stale claim thaws and extends the claim.
         space: || Configuration { extensions: 1, flows: &[Flow::Claim, Flow::Look], ..unclaimed() },
         applies: |write, current| match (write, current) {
             (Write::Conclude { seen: Some(seen), record }, Some(before))

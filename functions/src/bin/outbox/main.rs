@@ -2,8 +2,8 @@
 //! from the DynamoDB stream of the table of records.
 //!
 //! The function publishes every outcome at least once, in the stream's order. All events of one outcome have the same
-//! `detail.id`, so a consumer deduplicates by this id. EventBridge doesn't keep the order. If a key has several
-//! outcomes, the later one has the greater `detail.generation`.
+//! `detail.id`, so a consumer deduplicates by this id. EventBridge doesn't keep the order, but a later outcome of a key
+//! has a greater `detail.generation`.
 //!
 //! The function itself makes no claims. A claim in the same table would appear in the stream and start the function
 //! again, in an endless loop.
@@ -56,8 +56,8 @@ struct SequenceNumber {
 }
 
 impl Outbox {
-    /// Publishes an event for each change in the batch that completed or failed an operation. The answer names the
-    /// first change that couldn't be decoded or published. Lambda then redelivers that change and all later ones.
+    /// Publishes an event for each change that completed or failed an operation. The answer names the first change that
+    /// couldn't be decoded or published. Lambda then redelivers that change and all later ones.
     async fn handle(&self, event: &RawValue) -> Result<Value, Error> {
         // Leaves out the parser's error, which may quote the records.
         let batch: Batch =

@@ -13,8 +13,8 @@ use serde_json::value::RawValue;
 
 /// The source of every event.
 const SOURCE: &str = "lambda-idempotency";
-/// EventBridge's limits for a request: its entries, and their size ("Quotas" and "Calculating PutEvents event entry
-/// size", EventBridge user guide).
+/// EventBridge's limits for a request: the number of its entries, and their total size ("Quotas" and "Calculating
+/// PutEvents event entry size", EventBridge user guide).
 const MAX_ENTRIES: usize = 10;
 const MAX_BYTES: usize = 256 * 1024;
 /// The size that EventBridge counts for an entry's time, in bytes.
@@ -133,8 +133,9 @@ impl Entry {
     }
 }
 
-/// Returns how many of the first entries go into the next request. Their keys all differ: EventBridge may refuse an
-/// event and accept a later one of the same request, so two events of one key could be published out of order.
+/// Returns how many entries, from the first on, go into the next request. No two of them have the same key. Otherwise
+/// EventBridge could publish two events of one key out of order, since it may refuse an event and accept a later one of
+/// the same request.
 fn request_of(entries: &[Entry]) -> usize {
     let (mut keys, mut bytes) = (BTreeSet::new(), 0);
     let fitting = entries.iter().take(MAX_ENTRIES).take_while(|entry| {
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_has_one_event_per_key() {
+    fn one_request_never_repeats_a_key() {
         let entries = ["a", "b", "a", "c"].map(|key| entry(key, 600));
         assert_eq!(request_of(&entries), 2);
         assert_eq!(request_of(&entries[2..]), 2);

@@ -1,7 +1,7 @@
 //! `payments`: an HTTP function whose `POST /payments` may be delivered any number of times and pays once.
 //!
-//! Idempotency needs three things: the line of `main` that builds the `Idempotency`, the layer around the handler, and
-//! the payment's id in [`create_payment`]. The id comes from the claim. If a run takes over from a dead process, it
+//! Idempotency needs three things: the lines of `main` that build the `Idempotency`, the layer around the handler, and
+//! the payment's id in [`create_payment`]. The id comes from the claim, so a run that takes over from a dead process
 //! finds the payment that the process made, and doesn't make a second one.
 //!
 //! With `PAYMENTS_FORM=transaction`, the handler only stages the payment. The library commits the payment in one

@@ -21,7 +21,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Reads an order, or returns a message for the client that says why it isn't valid.
+    /// Reads an order. If the order isn't valid, returns a message that tells the client why.
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, String> {
         let order: Self = serde_json::from_slice(body).map_err(|error| format!("not an order: {error}"))?;
         match &order {
@@ -98,7 +98,8 @@ impl Payments {
         Ok(Self { client: Client::new(&config), table, in_transactions })
     }
 
-    /// Makes payments only in their operation's transaction, and so sends no request itself.
+    /// For tests in which every payment is made in its operation's transaction. The DynamoDB client then sends no
+    /// request, and needs no credentials.
     #[cfg(test)]
     pub(crate) fn in_transactions(table: &str) -> Self {
         let config = aws_sdk_dynamodb::Config::builder().behavior_version(BehaviorVersion::latest()).build();
@@ -110,7 +111,7 @@ impl Payments {
         self.in_transactions
     }
 
-    /// The write that makes a payment, for a transaction.
+    /// Returns the write that makes a payment when its transaction commits.
     pub(crate) fn put(&self, payment: &Payment) -> Result<Put, Error> {
         let put = Put::builder().table_name(&self.table).set_item(Some(payment.clone().into_item()));
         Ok(put.condition_expression("attribute_not_exists(payment_id)").build()?)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lambda_http::Error;
 use lambda_idempotency::Builder;
 
-/// `PAYMENTS_LEASE_MS`: gives claims leases of this length, which the library extends while the handler runs.
+/// `PAYMENTS_LEASE_MS`: sets the length of each claim's lease. The library extends the lease while the handler runs.
 pub(crate) fn leases(builder: Builder) -> Result<Builder, Error> {
     Ok(match millis("PAYMENTS_LEASE_MS")? {
         // The library requires that `lease_extension` is at least three times `lease_grace`.

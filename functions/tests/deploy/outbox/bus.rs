@@ -84,7 +84,7 @@ impl State {
 
     fn accept(&self, entries: &[Value], treatment: Treatment) -> Reply {
         let mut results = Vec::new();
-        // The bus refuses the second event and every third after it, or the only event.
+        // `RefusesSome` refuses the second, the fifth and the eighth event of a request, or a request's only event.
         let refused = usize::from(entries.len() > 1);
         for (nth, entry) in entries.iter().enumerate() {
             if treatment == Treatment::RefusesSome && nth % 3 == refused {

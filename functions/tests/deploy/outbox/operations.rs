@@ -23,7 +23,7 @@ use lambda_idempotency::{
     time::{Clock, Timestamp, system_clock},
 };
 
-/// A text in keys and responses. No log may contain it, and no event either, unless `RESPONSES=include` is set.
+/// A text in keys and responses. No log may contain it. An event may contain it only if `RESPONSES=include` is set.
 pub(super) const SECRET: &str = "canary";
 
 /// The failure that an operator records.

@@ -35,7 +35,7 @@ impl Stream {
         stream
     }
 
-    /// Finds the first shard that has records after its checkpoint, and returns the next of these records.
+    /// Finds the first shard that has records after its checkpoint, and returns the next ones, at most `limit`.
     pub(super) async fn read(&self, limit: u64) -> Option<Read> {
         let described = self.call("DescribeStream", &json!({ "StreamArn": self.arn })).await;
         for shard in described["StreamDescription"]["Shards"].as_array().unwrap() {
@@ -75,7 +75,8 @@ impl Stream {
     }
 
     async fn call(&self, operation: &str, request: &Value) -> Value {
-        // The tests' client uses the same access key and Region: DynamoDB Local has one database for each pair.
+        // This access key and this Region are those of the tests' client, since DynamoDB Local has one database for
+        // each pair.
         let signature = "AWS4-HMAC-SHA256 Credential=test/20261120/eu-west-1/dynamodb/aws4_request, \
                          SignedHeaders=host;x-amz-date;x-amz-target, Signature=0";
         let request = self

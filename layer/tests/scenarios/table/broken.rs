@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Kills the layer or the function at ten points. A claim is stale 4 s after the deadline.
+/// Kills the layer or the function at ten points. The timeout is short, because the next delivery can't take over
+/// before the claim is stale, 4 s after the deadline.
 pub(super) fn kills() -> Vec<Scenario> {
     let slow = || Plain("", "effect first-sleep:4000");
     let twice: &[(&str, Count, Count)] = &[("", Exactly(2), Exactly(2))];

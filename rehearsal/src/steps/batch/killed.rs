@@ -80,7 +80,7 @@ fn interrupted(killed: &Measured, shipped: &[Shipped], held: bool) -> Verdict {
     });
     let ran = shipped.len();
     verdict.must((settled..=begun).contains(&ran), || {
-        format!("{ran} shipments for {begun} claimed orders, {settled} of them settled")
+        format!("{ran} shipments (expected {settled} to {begun}, the settled and the claimed orders)")
     });
     verdict.must(parcels(shipped).len() == ran, || "an order was shipped twice".into());
     verdict
@@ -182,7 +182,7 @@ mod tests {
             "11 orders were started but not settled (at most 10 run concurrently)"
         );
         let unclaimed = faults(50, 45, &shipped(0..51, 1));
-        assert_eq!(unclaimed, "51 shipments for 50 claimed orders, 45 of them settled");
+        assert_eq!(unclaimed, "51 shipments (expected 45 to 50, the settled and the claimed orders)");
         let twice = [shipped(0..49, 1), shipped(3..4, 1)].concat();
         assert_eq!(faults(50, 45, &twice), "an order was shipped twice");
     }

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// `CancellationReason.Code` ("TransactWriteItems", DynamoDB API reference).
+/// Values of `CancellationReason.Code` ("TransactWriteItems", DynamoDB API reference).
 const CONDITION: &str = "ConditionalCheckFailed";
 const NONE: &str = "None";
 const CONFLICT: &str = "TransactionConflict";
@@ -68,8 +68,9 @@ impl DynamoDbStore {
         }
     }
 
-    /// Converts an error about the whole transaction to the store's. If DynamoDB calls the transaction invalid, one of
-    /// the handler's writes is invalid, because the record's write has the same form in every transaction.
+    /// Converts an error about the whole transaction to the store's. If DynamoDB calls the transaction invalid although
+    /// the table's keys match the configuration, one of the handler's writes is invalid, because the record's write
+    /// has the same valid form in every transaction.
     async fn failed(
         &self,
         key: Option<&StoredKey>,
@@ -89,8 +90,8 @@ impl DynamoDbStore {
                 alone(fault.class, &transaction, &place)
             }
             (Some(_), Class::MissingTable) => format!(
-                "DynamoDB rejected {transaction}{place}: this table or one of the handler's doesn't exist; create the \
-                 records' table with `idempotency table create`, or correct the table names"
+                "DynamoDB rejected {transaction}{place}: this table or a table of the handler's writes doesn't exist; \
+                 create the records' table with `idempotency table create`, or correct the table names"
             ),
             (Some(_), _) => return self.told(fault, Class::WrongWrites).await,
         };
@@ -122,7 +123,7 @@ impl DynamoDbStore {
         };
         let codes = || std::iter::once(&records).chain(&reasons).filter_map(CancellationReason::code);
         if codes().any(|code| code == CONFLICT) {
-            let why = "was cancelled: another transaction holds one of its items";
+            let why = "was cancelled: one of its items is in use by another transaction";
             return Err(self.conflict(key, why).maybe_applied(maybe_applied));
         }
         if codes().any(|code| THROTTLES.contains(&code)) {
@@ -152,8 +153,8 @@ impl DynamoDbStore {
         Ok(CommitOutcome::Declined(Box::new(Declined { conditions })))
     }
 
-    /// Returns the error for the first item that DynamoDB rejects: `Unstorable` if the item is too large, or if the
-    /// handler's write is invalid, and `Rejected` otherwise.
+    /// Returns the error for the first item that DynamoDB rejects. Its kind is `Unstorable` if the item is too large or
+    /// is an invalid write of the handler. Otherwise, its kind is `Rejected`.
     fn wrong(
         &self,
         own: &Transaction,

@@ -100,12 +100,12 @@ fn parts(item: &TransactWriteItem) -> Option<Parts<'_>> {
     item.condition_check().and_then(|check| parts("check", check.table_name(), check.key(), false))
 }
 
-/// Returns the kind of write, and its table.
+/// Returns the kind and the table of a write.
 pub(super) fn described(item: &TransactWriteItem) -> (&'static str, &str) {
     parts(item).map_or(("nothing", ""), |parts| (parts.kind, parts.table))
 }
 
-/// Describes the kind of write and its table as text.
+/// Describes the kind and the table of a write as text.
 pub(super) fn described_text(item: &TransactWriteItem) -> String {
     let (kind, table) = described(item);
     format!("{kind} on table `{table}`")
@@ -130,7 +130,8 @@ fn named(place: usize, write: &Parts<'_>) -> String {
 }
 
 /// Finds two writes on one item. An update, a delete or a check shows the names of its table's key attributes, but a
-/// put doesn't. If all writes on a table are puts, this function finds only identical puts. DynamoDB finds the others.
+/// put doesn't. If all writes on a table are puts, this function finds only identical puts. DynamoDB rejects other puts
+/// on one item.
 fn duplicate(writes: &[Parts<'_>]) -> Option<(usize, usize)> {
     let key_names = |table: &str| {
         let other = writes.iter().find(|write| !write.is_put && same_table(write.table, table))?;

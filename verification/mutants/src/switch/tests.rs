@@ -15,7 +15,7 @@ fn all(n: u8) -> Settings {
 }
 ";
 
-/// Makes a mutant that replaces the first `mutated` at or after the text `after`.
+/// Makes a mutant that replaces the text `mutated`. Looks for it from the beginning of the text `after` on.
 fn mutant(genre: &str, after: &str, mutated: &str, replacement: &str) -> Mutant {
     let start = SOURCE.find(after).unwrap();
     let start = start + SOURCE[start..].find(mutated).unwrap();

@@ -1,10 +1,12 @@
 //! The function that the crash check kills: a real Lambda function behind the library's event layer, over DynamoDB,
 //! PostgreSQL or Redis.
 //!
-//! Its effect is a line in a ledger, with the run's claim if there is one. Its response names the run that had the
-//! effect. With arguments, this program is the Lambda layer, which starts this program again as the function behind the
-//! layer. That function doesn't use the library. Environment variables make the function pause at a point of a run, or
-//! break the function on purpose.
+//! Its effect is a line in a ledger. The line has the run's name, and the generation, attempt and lease of the run's
+//! claim, if there is one. The function's response is the name of the run that had the effect. Environment variables
+//! make the function pause at a point of a run, or break it on purpose.
+//!
+//! If this program is started with arguments, it's the Lambda layer instead. The layer starts this program again,
+//! without arguments, as the function behind the layer. That function doesn't use the library.
 //!
 //! The harness freezes processes past their deadlines and lets them continue. Ordinary Lambda doesn't do that, but
 //! Lambda Managed Instances may. So the library has to cut handlers off.
@@ -253,7 +255,8 @@ async fn plain(world: &World, event: LambdaEvent<Protected>) -> Result<String, D
         return Err(failure(TOLD_TO_FAIL, "the event tells the first attempt to fail"));
     }
     clock::pause(Duration::from_millis(job.before_ms)).await;
-    // The function doesn't know its lease, only its deadline. The judge subtracts the grace again.
+    // The function knows its deadline, but not its lease. The lease ends later by the grace, which the judge subtracts
+    // again.
     let lease_until = context.deadline + clock::millis(GRACE);
     let line = Line { run: context.request_id.clone(), generation, attempt, lease_until };
     world.ledger.append(&job.key, &line).map_err(|error| failure("Test.NoLedger", &error.to_string()))?;

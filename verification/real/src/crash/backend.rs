@@ -153,7 +153,7 @@ impl Backend {
             Kind::Postgres { client, table, .. } => row(client, table, id).await,
             // The harness reads this record through the library, since only the library knows its encoding in Redis.
             Kind::Redis { store, .. } => {
-                let record = store.read(id).await.context(format!("reading the record {id}"))?;
+                let record = store.read(id).await.context(format!("couldn't read the record {id}"))?;
                 Ok(record.map(|record| Stored {
                     status: record.status().as_str().to_owned(),
                     generation: record.generation.get(),
@@ -197,7 +197,8 @@ async fn row(client: &tokio_postgres::Client, table: &str, id: &StoredKey) -> Re
     let sql = format!(
         "SELECT status, generation::text, attempt, lease_until::text, response FROM {table} WHERE id = $1"
     );
-    let row = client.query_opt(&sql, &[&id.as_str()]).await.context(format!("reading the record {id}"))?;
+    let row =
+        client.query_opt(&sql, &[&id.as_str()]).await.context(format!("couldn't read the record {id}"))?;
     let Some(row) = row else { return Ok(None) };
     let number = |text: &str| text.parse::<u64>().context("invalid number in the record");
     let lease_until: Option<&str> = row.get(3);
@@ -220,13 +221,13 @@ pub(super) struct EffectsRows {
 impl EffectsRows {
     pub(super) async fn lines(&self, key: &str) -> Result<Vec<Line>> {
         let sql = format!("SELECT line FROM {} WHERE key = $1 ORDER BY n", self.table);
-        let rows = self.client.query(&sql, &[&key]).await.context("reading the effects")?;
+        let rows = self.client.query(&sql, &[&key]).await.context("couldn't read the effects")?;
         rows.iter().map(|row| serde_json::from_str(row.get(0)).context("invalid ledger line")).collect()
     }
 
     pub(super) async fn keys(&self) -> Result<Vec<String>> {
         let sql = format!("SELECT DISTINCT key FROM {}", self.table);
-        let rows = self.client.query(&sql, &[]).await.context("reading all effects")?;
+        let rows = self.client.query(&sql, &[]).await.context("couldn't list the keys that have effects")?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 

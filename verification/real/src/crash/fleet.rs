@@ -134,8 +134,8 @@ impl Fleet {
         Ok(Process { sandbox, number, delivered: 0, marker })
     }
 
-    /// Keeps a living process for the next event, or kills it if enough processes are idle. Otherwise every round would
-    /// leave one more idle process, with one more connection to the database.
+    /// Keeps a living process for the next event, or kills it if enough processes are idle. Without this limit, every
+    /// round would leave one more idle process, with one more connection to the database.
     pub(super) async fn give_back(&self, mut process: Process) {
         let mut idle = self.idle.lock().await;
         if process.sandbox.is_alive() && idle.len() < RUNNING {
@@ -199,8 +199,8 @@ impl Process {
     pub(super) fn deliver(&mut self, event: &Event, limit: Duration) -> Handed {
         self.delivered += 1;
         let run = format!("{}-{}", self.number, self.delivered);
-        // The request id is the run's name: behind the layer, the function sees only some deliveries, and can't
-        // number them.
+        // The request id is the run's name, because a function behind the layer can't count the deliveries: it sees
+        // only those that the layer lets run.
         let delivery = self.sandbox.deliver_as(&run, event, limit);
         Handed { run, delivery }
     }

@@ -56,7 +56,7 @@ pub struct Job {
     pub before_ms: u64,
     /// How long the handler takes after its effect, in ms.
     pub after_ms: u64,
-    /// Whether the first attempt fails before its effect, which releases its claim.
+    /// Whether the first attempt fails before its effect. The failure releases the claim.
     pub first_fails: bool,
 }
 

@@ -1,8 +1,9 @@
 //! Judges whether the protocol's promises allow the outcome of one key.
 //!
 //! The evidence is the ledger's lines, what the harness did to each run, what the run answered, and the record.
-//! Slowness alone is never a violation: Lambda would have killed a run that hadn't answered by its deadline. If a
-//! run answers before its deadline, no successor can have taken over, since all processes share the machine's clock.
+//! Slowness alone is never a violation: Lambda would have killed a run that hadn't answered by its deadline. A run that
+//! answers in time has no excuse for a wrong answer: before its deadline, no successor can have taken over, since all
+//! processes share the machine's clock.
 
 #[cfg(test)]
 mod tests;
@@ -113,17 +114,17 @@ pub struct Case {
 pub struct Finding {
     /// The number of effects.
     pub effects: u64,
-    /// Runs that were killed, were frozen or ran out of time between their effect and its completion.
+    /// Runs that were killed, were frozen or ran out of time between their effect and their completion.
     pub crashes_in_the_gap: u64,
     /// Runs that were killed before they had an effect.
     pub killed_before: u64,
-    /// Runs that were killed between their effect and its completion.
+    /// Runs that were killed between their effect and their completion.
     pub killed_in_the_gap: u64,
     /// Runs that were killed once their completion was stored.
     pub killed_after: u64,
     /// Runs that continued after a freeze and were fenced.
     pub fenced: u64,
-    /// Runs whose effect isn't the recorded one because they answered too late, though the harness neither killed nor
+    /// Runs with an effect that isn't the recorded one, because they answered too late. The harness neither killed nor
     /// froze them.
     pub slow: u64,
     /// Claims of the key after its first claim.
@@ -312,8 +313,8 @@ impl Case {
         Ok(recorded)
     }
 
-    /// Checks that every other effect belongs to a run that the harness interrupted or that answered too late. Returns
-    /// the deliveries of those runs.
+    /// Checks every effect but the recorded one: each must belong to a run that the harness interrupted, or that
+    /// answered too late. Returns the deliveries of these runs.
     fn other_effects(&self, recorded: &Line, record: &Stored) -> Result<Vec<&Delivery>, String> {
         let mut runs = HashSet::from([recorded.run.as_str()]);
         let mut excuses = Vec::new();

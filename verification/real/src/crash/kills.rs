@@ -1,8 +1,8 @@
-//! Kills processes, and freezes them beyond their leases, at random moments.
+//! At random moments, kills some processes, and freezes others until after their leases.
 //!
-//! A seed fixes the schedule: the jobs, the processes to kill or freeze, and the moment of each, as a fraction of a
-//! run's ordinary length. The machine's timing decides which code runs at that moment, so one seed can interrupt
-//! different code each time.
+//! A seed fixes the schedule: the jobs, which processes to kill or freeze, and when, as a fraction of a run's ordinary
+//! length. The machine's timing decides which code runs at that moment, so one seed can interrupt different code each
+//! time.
 
 use std::{
     fmt,
@@ -31,14 +31,13 @@ use super::{
     story::{Frozen, Story},
 };
 
-/// How many keys run at one time. Most of them wait for a lease.
+/// How many keys the check works on at one time. Most of them wait for a lease to end.
 const KEYS: usize = 40;
-/// How many keys run at one time behind the layer. There are more, because the layer's leases last longer.
+/// Replaces `KEYS` behind the layer. It's higher, because the layer's leases last longer.
 const LAYER_KEYS: usize = 160;
-/// The percentage of deliveries whose process is killed. Behind the layer, the harness freezes nothing, and kills
-/// `FROZEN` percent instead.
+/// The percentage of deliveries whose process the harness plans to kill. Behind the layer, `FROZEN` replaces it.
 const KILLED: u64 = 60;
-/// The percentage of deliveries whose process is killed or frozen.
+/// The percentage of deliveries whose process the harness plans to kill or freeze. Behind the layer, it only kills.
 const FROZEN: u64 = 70;
 /// The percentage of redeliveries that don't wait for the lease.
 const IMPATIENT: u64 = 20;
@@ -85,8 +84,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Adds the problem that ended the check, so that earlier violations are reported too. If there are no violations,
-    /// returns the problem as an error.
+    /// Adds the problem that ended the check to the figures. If they contain no violations, returns the problem as an
+    /// error instead.
     fn ended_by(self, problem: Problem) -> Result<Self> {
         if self.violations.is_empty() {
             return Err(Problem::new(format!("{}, seed {}: {problem}", self.server, self.seed)));
@@ -194,7 +193,7 @@ pub async fn check(
 }
 
 /// Returns a violation if too many runs answered so late that another run repeated their effect. A pause of the machine
-/// can explain a few slow runs, because it delays only the processes that run at that time. If the library never
+/// can explain a few slow runs, but not many: it delays only the processes that run at that time. If the library never
 /// recorded an outcome in time, there would be far more.
 fn too_many_slow(slow: u64, keys: u64) -> Option<Violation> {
     (slow > FEW_SLOW && slow > keys / 2).then(|| {
@@ -232,7 +231,7 @@ enum Came {
 }
 
 impl Throw {
-    /// Keeps `KEYS` keys running (behind the layer, `LAYER_KEYS`), until enough processes were killed or enough
+    /// Works on `KEYS` keys at a time (behind the layer, `LAYER_KEYS`), until enough processes were killed or enough
     /// violations were found.
     async fn run(self: &Arc<Self>) -> Result<()> {
         let mut keys = JoinSet::new();
@@ -247,8 +246,8 @@ impl Throw {
                 Some(done) => done.context("a key's task panicked")??,
                 None => return Ok(()),
             }
-            // Stops without waiting for the other keys: the violations so far are enough. In a sabotaged function, some
-            // keys are never answered.
+            // Don't wait for the other keys: the violations so far are enough, and a sabotaged function never answers
+            // some keys.
             if self.has_enough() {
                 return Ok(());
             }
@@ -284,7 +283,8 @@ impl Throw {
         self.judge(&story).await
     }
 
-    /// Delivers the event until it's answered, as a queue does. Separate tasks thaw the frozen processes.
+    /// Delivers the event until it's answered, as a queue does, and kills or freezes some of the processes. Separate
+    /// tasks thaw the frozen ones. At the end, delivers the event without interruptions until it's answered.
     async fn deliver_until_answered(self: Arc<Self>, story: Arc<Story>, mut random: Random) -> Result<()> {
         let mut frozen = JoinSet::new();
         let mut tries = 0;
@@ -347,7 +347,7 @@ impl Throw {
         }
     }
 
-    /// Measures how long an undisturbed run lasts on this machine under this load.
+    /// Adds the run's length to the moving mean if the run answered with its own response. A replay takes less time.
     fn measure(&self, handed: &Handed, said: &Said, time: Duration) {
         let is_own_response = serde_json::to_vec(&handed.run).is_ok_and(|own| *said == Said::Response(own));
         if is_own_response {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// One effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// The run that had the effect, named by the number of its process and of its invocation.
+    /// The run that had the effect. Its name is its process's number and its invocation's number, as in `2-1`.
     pub run: String,
     /// The generation of the run's claim.
     pub generation: u64,
@@ -74,7 +74,7 @@ impl Ledger {
         lines.context(format!("couldn't read the ledger {}", file.display()))
     }
 
-    /// Lists the keys with lines, without those that [`forget`](Self::forget) deleted.
+    /// Lists the keys that have lines and weren't [forgotten](Self::forget).
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! The points of a run at which a process can pause, so that the harness can kill or freeze it there.
 //!
 //! A process that reaches its point writes a marker file and pauses until the file is gone. Only the harness
-//! decides what happens next: SIGKILL, or SIGSTOP until after the lease. The library contains no such points.
-//! They're in the function's own code, and in a decorator around its store.
+//! decides what happens next: SIGKILL, or SIGSTOP until after the lease. The library names the points, but never
+//! pauses: the pauses are in the function's own code, and in a decorator around its store.
 
 use std::{
     path::{Path, PathBuf},
@@ -31,13 +31,13 @@ pub const fn of_form(form: Form) -> &'static [Point] {
     match form {
         Form::Ledger | Form::Transaction | Form::Postgres | Form::Redis => &Point::ALL,
         Form::Optimistic => &Point::CLAIM_FREE,
-        // The layer's program has no such points. Only random kills test it.
+        // Neither the layer nor the function behind it can pause. Only random kills test this form.
         Form::Layer => &[],
         Form::PostgresTransaction => &Point::IN_TRANSACTION,
     }
 }
 
-/// Tells a process at which point to pause, once.
+/// Tells a process at which point to pause. The process pauses there only once.
 #[derive(Debug)]
 pub struct Orders {
     point: Option<Point>,

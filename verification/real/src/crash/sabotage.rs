@@ -1,4 +1,4 @@
-//! Breaks the function under test on purpose, to test that the check finds each of these faults.
+//! Breaks the function under test on purpose, in one of several ways. Tests show that the check finds each of them.
 
 use std::{
     collections::HashMap,
@@ -73,7 +73,7 @@ impl Sabotage {
 pub struct SabotagedStore<S> {
     inner: S,
     sabotage: Option<Sabotage>,
-    /// The real leases of the records for which this store returned a lease that ended long ago.
+    /// `Impatient` returns records with a lease that ended long ago. These are their real leases.
     leases: Mutex<HashMap<StoredKey, Timestamp>>,
 }
 
@@ -112,7 +112,7 @@ impl<S: Store> SabotagedStore<S> {
         }
     }
 
-    /// Returns the record with a lease that ended long ago. Keeps the real lease for the compare-and-set.
+    /// Returns the record with a lease that ended long ago. Keeps the real lease for the takeover's condition.
     fn without_lease(&self, key: &StoredKey, mut record: Record) -> Record {
         if let State::Started { lease_until } = &mut record.state {
             self.leases().insert(key.clone(), *lease_until);

@@ -20,7 +20,7 @@ use super::{
     story::{Frozen, Story},
 };
 
-/// How many tries a process gets to reach its point in time.
+/// The maximum number of tries of a round. A try fails if its process doesn't reach the point in time.
 const TRIES: u32 = 10;
 
 /// How the harness interrupts the process that pauses at a point.
@@ -88,7 +88,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// Kills and freezes processes at each point, for this many rounds, on each server.
+/// At each point, on each server, plays `rounds` rounds that kill a process and `rounds` rounds that freeze one.
 ///
 /// # Errors
 ///
@@ -187,7 +187,7 @@ async fn play(
     if matches!(interrupted, Interrupted::TooSlow) {
         return Ok(None);
     }
-    story.deliver(limit).await?; // usually arrives within the lease
+    story.deliver(limit).await?; // Usually, the interrupted run's lease hasn't ended yet.
     story.deliver_until_answered().await?;
     if let Interrupted::Frozen(frozen) = interrupted {
         clock::pause_until(frozen.stale_at).await;
@@ -230,8 +230,8 @@ async fn interrupt(
         story.note(&handed, Deed::Spared, said);
         return Ok(Interrupted::TooSlow);
     }
-    // If the process reached the point late, a freeze could leave it no time to record its outcome. So kill the
-    // process, and let the caller try again.
+    // Freeze only a process that reached the point in the first half of its time. A later one could run out of time
+    // before the freeze stops it, so kill it, and let the caller try again.
     if ending == Ending::Frozen && clock::now_ms() > delivered_at + clock::millis(limit / 2) {
         story.kill(process, handed).await?;
         return Ok(Interrupted::TooSlow);

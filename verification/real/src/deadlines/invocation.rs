@@ -1,4 +1,4 @@
-//! One invocation: a sandbox with its own store behind its own proxy, and the real HTTP layer.
+//! One invocation: the real HTTP layer in a sandbox with its own store, and with its own proxy in front of the server.
 
 use std::{
     convert::Infallible,
@@ -38,7 +38,8 @@ use crate::{
 
 /// The function's timeout: Lambda's default.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
-/// How far the later delivery's clock is ahead: longer than any lease, margin included, and shorter than any retention.
+/// The clock of each key's last delivery is ahead by this much: longer than any lease with its margin, and shorter than
+/// any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
 /// The time limit of a delivery without faults.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -109,7 +110,7 @@ impl Wire {
         }
     }
 
-    /// Ends the invocation: from now on, only late requests reach the server.
+    /// Ends the invocation: from now on, only requests that the proxy has held reach the server.
     async fn close(&self) {
         match self {
             Self::DynamoDb(proxy) => {

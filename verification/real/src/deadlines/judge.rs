@@ -15,7 +15,7 @@ pub(super) struct Evidence {
     /// The answer that the caller got. `None` if there was none by the deadline: Lambda would have killed the
     /// invocation.
     pub(super) answer: Option<Answer>,
-    /// The handler's response if it ran in this delivery.
+    /// The handler's response, if this invocation runs the handler.
     pub(super) response: String,
     pub(super) took: Duration,
     /// How often the handler had run before the later delivery.
@@ -25,7 +25,7 @@ pub(super) struct Evidence {
     pub(super) is_recorded: bool,
     /// Whether the wire recovered long before the deadline. If so, the handler's outcome must be recorded.
     pub(super) must_be_recorded: bool,
-    /// Whether "in progress" is a valid answer to this fault: the store reports a conflict with another transaction.
+    /// Whether "in progress" is a valid answer. It is if the fault is a conflict with another transaction.
     pub(super) may_be_in_progress: bool,
     /// The answer to the later delivery, which comes after all leases have ended.
     pub(super) again: Option<Answer>,
@@ -62,10 +62,11 @@ impl Evidence {
             format!("the next delivery must succeed, but its answer was {again:?}")
         } else if self.is_recorded && (again.as_ref() != Some(answer) || *effects_in_the_end != 1) {
             format!(
-                "the outcome is recorded, but the next delivery got {again:?} after {effects_in_the_end} runs"
+                "the outcome is recorded, but the next delivery's answer was {again:?}, and the handler ran \
+                 {effects_in_the_end} times in total"
             )
         } else if *effects_in_the_end != effects + u64::from(!self.is_recorded) {
-            format!("the handler ran {effects} times, and {effects_in_the_end} times with the next delivery")
+            format!("the next delivery raised the handler's runs from {effects} to {effects_in_the_end}")
         } else {
             return Verdict::True;
         };

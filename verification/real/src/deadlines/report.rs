@@ -18,7 +18,7 @@ pub struct Report {
     pub kind: Kind,
     rows: Vec<Row>,
     problems: Vec<String>,
-    /// How many invocations were repeated because the machine was too busy or no request was broken.
+    /// How often an invocation was repeated because the machine was too busy or no request was broken.
     pub(super) repeated: u64,
     /// The total time.
     pub(super) took: Duration,

@@ -20,7 +20,7 @@ use crate::wire::message::{Conversation, Upstream, throttled};
 pub(super) enum Mode {
     /// Lets everything through.
     Open,
-    /// Answers every UpdateItem with ThrottlingException.
+    /// Answers every UpdateItem, and so every completion, with a throttling error.
     Throttling,
     /// Cuts its connections, and refuses new ones.
     Refusing,
@@ -103,7 +103,7 @@ async fn serve(
     }
 }
 
-/// Answers the requests of one connection. An error means that the client or the server went away, as expected.
+/// Answers the requests of one connection. An error means that the client or the server went away, which is expected.
 async fn converse(stream: TcpStream, upstream: Upstream, mode: watch::Receiver<Mode>) -> io::Result<()> {
     let mut conversation = Conversation::new(stream);
     let mut nth = 0;

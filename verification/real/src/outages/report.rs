@@ -60,7 +60,7 @@ pub struct Figures {
     pub operations: u64,
     /// How many effects they had.
     pub effects: u64,
-    /// How many completions were lost.
+    /// How many outcomes were lost.
     pub lost: u64,
     /// How many outages there were.
     pub outages: u64,

@@ -108,7 +108,7 @@ pub(super) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Creates a sandbox on `store`, whose clock is ahead of the system's clock by `ahead`.
+    /// Creates a sandbox on `store`. The sandbox's clock is ahead of the system's clock by `ahead`.
     pub(super) fn new(
         store: Arc<dyn Store>,
         ahead: Duration,

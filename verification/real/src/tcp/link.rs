@@ -138,7 +138,7 @@ impl Link {
         self.server.write_all(asked).await
     }
 
-    /// Returns the server's complete answer.
+    /// Forwards the request, and returns the server's complete answer.
     async fn served(&mut self, asked: &[u8]) -> io::Result<Vec<u8>> {
         let _under_way = UnderWay::of(&self.shared);
         if *self.shared.is_closed.borrow() {

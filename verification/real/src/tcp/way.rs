@@ -106,7 +106,7 @@ impl TcpWay {
         }
     }
 
-    /// Returns by how much this way delays the answer.
+    /// Returns how long `Slow` or `Slower` delays the answer. Returns `None` for the other ways.
     pub(super) const fn slowness(self) -> Option<Duration> {
         match self {
             Self::Slow => Some(Duration::from_secs(1)),

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{play::Answer, proxy::lock, scenario::Scenario, stage};
 
-/// The `errorType` of the function's errors, and of failures that were recorded before the run.
+/// The `errorType` of the function's errors, and of the failures that the check itself records.
 const FAILED: &str = "Wire";
 /// The prefix of the `errorType` of the library's errors.
 const LIBRARY: &str = "Idempotency.";
@@ -107,14 +107,14 @@ fn answer_of(report: Report, own_error: &str) -> Answer {
         Some("Unavailable") if error_message.contains(stage::NO_TIME) => Answer::NoTimeLeft,
         name => {
             let kind = KINDS.into_iter().find(|kind| name == Some(format!("{kind:?}").as_str()));
-            // An unknown kind can't be a correct answer.
+            // The judge never accepts `Invalid`, so an answer of an unknown kind is a violation.
             Answer::Refused(kind.unwrap_or(ErrorKind::Invalid))
         }
     }
 }
 
-/// Returns the record's key and the fingerprint that the layer gives to `event`. The store refuses the claim, so
-/// nothing runs.
+/// Returns the record's key and the fingerprint that the layer computes from `event`. The store is a `Claims`, which
+/// refuses the claim, so the function doesn't run.
 pub(super) async fn identity(event: Bytes, deadline: Timestamp) -> Result<(StoredKey, Fingerprint)> {
     let claims = Arc::new(Claims::default());
     let settings = [("IDEMPOTENCY_STORE", "memory:"), ("IDEMPOTENCY_KEY", "/id")];

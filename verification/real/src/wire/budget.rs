@@ -18,14 +18,15 @@ pub(super) const MAX_LOSSES: u32 = 4;
 /// How often a fenced delivery can claim again to record its outcome in these scenarios: once because of the rival,
 /// and once more because a lost answer can look like a second rival.
 const RECORDINGS: u32 = 2;
-/// How long the library tries to record an outcome here: much longer than three faults last.
+/// How long the library tries to record an outcome in these runs: much longer than all faults of a run take together.
 pub(super) const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 /// The first backoff and how often it doubles, as in `src/run/driver.rs`.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const DOUBLINGS: u32 = 6;
 /// Time for everything but calls: encoding, scheduling, handlers. The judge adds the measured lateness of timers to it.
 const SLACK: Duration = Duration::from_millis(250);
-/// If timers fire this late, requests lose a good part of their timeouts while they wait for a processor.
+/// The machine is too busy if timers fire later than this: requests then spend a good part of their timeouts waiting
+/// for a processor.
 const BUSY: Duration = Duration::from_millis(4);
 
 /// The timeouts of the store under test.
@@ -54,25 +55,28 @@ impl TimeOuts {
 pub(super) fn max_calls(failures: u32) -> u32 {
     // Each write may be in doubt and need a read. A claim that stays in doubt is released.
     let claiming = 2 * MAX_LOSSES + 2;
-    // If the store rejects the response, the last call records the outcome without it.
+    // A write, and a read if it's in doubt. If the store can't store the response, one more write records the outcome
+    // without it.
     let settling = 2 + 1;
     let parts = 2;
     // Each failure costs a read and a retry.
     claiming + settling + parts + RECORDINGS * (claiming + settling) + 2 * failures
 }
 
-/// Returns how long one store call may take: the operation's timeout, or twice that if the store had to read the
-/// existing item after its claim was rejected.
+/// Returns how long one store call may take: the operation's timeout, or twice that if the call was a rejected claim,
+/// after which the store had to read the existing item.
 pub(super) fn of_store_call(time_outs: TimeOuts, requests_twice: bool) -> Duration {
     time_outs.operation * if requests_twice { 2 } else { 1 } + SLACK
 }
 
-/// Returns how long a delivery may take, from the limits of its store calls and the number of those that failed.
+/// Returns how long a delivery may take. `calls` are the limits of its store calls, and `failures` is the number of
+/// calls that failed.
 pub(super) fn of_delivery(calls: impl IntoIterator<Item = Duration>, failures: u32) -> Duration {
     calls.into_iter().sum::<Duration>() + pauses(failures) + SLACK
 }
 
-/// Returns the total backoff: after conflicts while claiming, and after each failure while settling.
+/// Returns the longest total backoff. The library pauses after conflicts while claiming, and after each failure while
+/// settling.
 fn pauses(failures: u32) -> Duration {
     (0..MAX_LOSSES.max(failures)).map(|nth| FIRST_PAUSE * (1 << nth.min(DOUBLINGS))).sum()
 }
@@ -128,12 +132,12 @@ impl Lateness {
         lock(&self.seen).iter().map(|(_, late)| *late).max().unwrap_or_default()
     }
 
-    /// Returns the total lateness of timers from `ended - took` to `ended`.
+    /// Returns the total lateness of timers in a period that lasted `took` and ended at `ended`.
     pub(crate) fn during(&self, ended: Instant, took: Duration) -> Duration {
         let Some(began) = ended.checked_sub(took) else { return Duration::ZERO };
         let seen = lock(&self.seen);
         let from = seen.partition_point(|(at, _)| *at < began);
-        // Count a timer that fired after `ended` too, if it was due before.
+        // Also count a timer that was due before `ended` and fired later.
         let until = seen.partition_point(|(at, late)| at.checked_sub(*late).is_some_and(|from| from < ended));
         seen.get(from..until).unwrap_or_default().iter().map(|(_, late)| *late).sum()
     }

@@ -1,4 +1,4 @@
-//! Logs the calls of a store that talks to its server over plain TCP.
+//! Logs the library's calls to a store that talks to its server over plain TCP.
 //!
 //! The TCP proxy doesn't parse requests. So the log has one entry for each call of the library, and a plan says by
 //! number which call each fault hits. Right after each call, the check reads the record without the proxy, to learn
@@ -37,7 +37,8 @@ pub(super) struct Calls {
     direct: Arc<dyn Store>,
     key: StoredKey,
     log: Mutex<Vec<Exchange>>,
-    /// Held writes, by the call's number. The proxy forwards the held writes when it closes.
+    /// The writes that the proxy holds, by the call's number. Each has the owner and status that the record has after
+    /// it. The proxy forwards the writes when it closes, or earlier.
     held: Mutex<BTreeMap<usize, Left>>,
 }
 
@@ -47,11 +48,12 @@ impl Debug for Calls {
     }
 }
 
-/// The owner and status of the record once the server has applied a write.
+/// The owner and status that the record has after a write.
 pub(super) type Left = (Owner, Status);
 
 impl Calls {
-    /// Logs the calls through `proxy`, with the faults of `case`. `direct` reads the record without the proxy.
+    /// Creates the log of the calls through `proxy`. The calls get the faults of `case`. `direct` reads the record
+    /// without the proxy.
     pub(super) fn new(proxy: TcpProxy, case: &Case, direct: Arc<dyn Store>, key: StoredKey) -> Self {
         Self {
             proxy,
@@ -173,7 +175,8 @@ impl Notes {
         }
     }
 
-    /// Ends a call with the result `told`. `left` is the record's owner and status once the call's write is applied.
+    /// Ends a call with the result `told`. If the call is a write, `left` is the owner and status that the record has
+    /// after it.
     pub(super) async fn end(&self, begun: usize, left: Option<Left>, told: &Told) {
         if let Self::Calls(calls) = self {
             calls.end(begun, left, told).await;

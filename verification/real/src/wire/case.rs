@@ -32,7 +32,7 @@ pub(super) struct Case {
     pub(super) medium: Medium,
     pub(super) scenario: &'static Scenario,
     pub(super) retries: Retries,
-    /// The fault of each request, by the request's number from 0. The scenario's own faults aren't among them.
+    /// The extra faults, by the request's number from 0. The scenario's own faults aren't among them.
     pub(super) faults: BTreeMap<usize, HttpWay>,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Origin {
 }
 
 impl Case {
-    /// Draws the plan of this seed, for a server of this medium.
+    /// Draws the plan of this seed, for a run over this medium.
     pub(super) fn random(seed: u64, medium: Medium) -> Self {
         let mut random = Random::new(seed);
         let scenarios: Vec<_> = scenario::ALL.iter().filter(|scenario| scenario.is_for(medium)).collect();
@@ -70,8 +70,8 @@ impl Case {
         Self { origin: Origin::Seed(seed), medium, scenario, retries, faults }
     }
 
-    /// Lists every scenario without extra faults, then every fault at every request of every scenario, for
-    /// each of these retry settings.
+    /// For each of these retry settings, lists each scenario once without extra faults, and then once for each
+    /// request and each fault that's tried on the request.
     pub(super) fn listed(retries: &[Retries], medium: Medium) -> Vec<Self> {
         let mut plans = Vec::new();
         for retries in retries {
@@ -100,7 +100,7 @@ impl Case {
             .collect()
     }
 
-    /// Picks from the list every scenario without a fault, and `of_each` cases for each pair of call and fault.
+    /// Picks from the list all cases without extra faults, and at most `of_each` cases for each pair of call and fault.
     pub(super) fn some_of_each(listed: Vec<Self>, of_each: usize, seed: u64) -> Vec<Self> {
         let mut random = Random::new(seed);
         let mut shuffled: Vec<_> = listed.into_iter().map(|case| (random.bits(), case)).collect();
@@ -132,8 +132,8 @@ impl Case {
         self.scenario.is_heavy() || self.medium == Medium::Tcp
     }
 
-    /// Returns all faults of the run. If a request has both a drawn fault and one of the scenario's own, the scenario's
-    /// fault counts, because the scenario depends on it.
+    /// Returns all faults of the run. If a request has both an extra fault and one of the scenario's own, the
+    /// scenario's fault counts, because the scenario depends on it.
     pub(super) fn plan(&self) -> BTreeMap<usize, HttpWay> {
         let mut plan = self.faults.clone();
         plan.extend(self.scenario.lead.iter().copied());
@@ -143,7 +143,7 @@ impl Case {
 
 impl Scenario {
     /// Returns the range of requests on which single faults are tried. A scenario with its own faults exists to test
-    /// the requests that follow those faults, so faults are tried only on these requests.
+    /// the requests after the last of them, so single faults are tried only there.
     fn tried(&self) -> (usize, usize) {
         let first = self.lead.iter().map(|(at, _)| at + 1).max().unwrap_or(0);
         (first, self.requests.len())

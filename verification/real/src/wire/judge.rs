@@ -1,7 +1,7 @@
 //! Checks the properties that every run must have, whatever happened on the wire.
 //!
-//! The judge relies on the table's contents, the server's answers and the callers' answers. It uses what
-//! the library reports only where that evidence can confirm it.
+//! The judge relies on the table's contents, the server's answers and the callers' answers. It uses the library's own
+//! reports only where that evidence can confirm them.
 
 mod answers;
 mod calls;
@@ -151,8 +151,9 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks that each generation had at most one effect. A later generation may have another effect only if the
-    /// outcome of the earlier one was lost.
+    /// Checks that each generation had at most one effect, and an at-most-once operation at most one in total. The
+    /// handler may succeed twice only if the first outcome was lost: it couldn't be stored, or the first delivery was
+    /// fenced.
     fn effects(&mut self) {
         let facts = self.facts;
         let generations: BTreeSet<_> = facts.effects.iter().map(|effect| effect.generation).collect();
@@ -172,7 +173,7 @@ impl Judge<'_> {
             self.verdict.gaps.insert(Gap::Fenced);
         } else {
             self.must(successes <= 1, || {
-                format!("the effect was repeated, although its outcome could be stored: {:?}", facts.effects)
+                format!("the effect was repeated, although its outcome wasn't lost: {:?}", facts.effects)
             });
         }
     }
@@ -315,8 +316,8 @@ impl Facts {
     }
 
     /// Returns how many claims, reclaims and takeovers lost to another delivery, conflicted with its transaction, or
-    /// got an ambiguous answer. After too many, the library may answer "in progress". Returns 0 unless the last of them
-    /// lost or conflicted: after an ambiguous answer, the library must read the record.
+    /// got an ambiguous answer. After too many, the library may answer "in progress", but not right after an ambiguous
+    /// answer, since it must then read the record. So returns 0 unless the last of these writes lost or conflicted.
     fn claims_lost(&self) -> usize {
         let is_claim = |meaning| matches!(meaning, Meaning::Claim | Meaning::Reclaim | Meaning::TakeOver);
         let is_lost = |told: &Told| {

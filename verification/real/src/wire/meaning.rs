@@ -33,7 +33,7 @@ pub enum Meaning {
 }
 
 impl Meaning {
-    /// Every call of the protocol.
+    /// Every meaning but `Other`.
     pub const ALL: [Self; 9] = [
         Self::Claim,
         Self::Reclaim,
@@ -63,8 +63,8 @@ impl Meaning {
         }
     }
 
-    /// Returns the meaning of a request with this operation and body. The meaning depends only on the condition and
-    /// the status in the request, not on the call with which the library sent it.
+    /// Returns the meaning of a request, judged only by its operation and body, and not by the library's call that sent
+    /// it.
     pub(super) fn of_request(operation: &str, body: &Value) -> Self {
         let condition = body.get("ConditionExpression").and_then(Value::as_str);
         let id = body.pointer("/Key/id/S").and_then(Value::as_str).unwrap_or_default();

@@ -50,7 +50,7 @@ impl Request {
 }
 
 impl Answer {
-    /// Creates an answer that DynamoDB could have given.
+    /// Creates an answer with the content type of DynamoDB's answers.
     pub(crate) fn new(status: u16, body: impl Into<Bytes>) -> Self {
         let headers = vec![("content-type".into(), "application/x-amz-json-1.0".into())];
         Self { status, headers, body: body.into() }
@@ -164,7 +164,7 @@ pub(crate) fn throttled(nth: usize) -> Answer {
     Answer::error(400, code, "Rate of requests exceeds the allowed throughput.")
 }
 
-/// Parses the headers of a message. Returns their names in lower case.
+/// Parses the headers of a message, and converts their names to lower case.
 fn headers_of(head: &[u8]) -> Headers {
     let head = String::from_utf8_lossy(head);
     let lines = head.lines().skip(1).filter_map(|line| line.split_once(':'));

@@ -83,7 +83,7 @@ pub(super) struct Delivery {
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) case: Case,
-    /// Whether answers say how long to wait. The layer's errors have only a type and a message.
+    /// Whether answers say how long to wait. The layer's don't, since its errors have only a type and a message.
     pub(super) tells_waits: bool,
     pub(super) time_outs: TimeOuts,
     pub(super) fingerprint: Fingerprint,
@@ -328,7 +328,8 @@ impl<'r> Run<'r> {
     }
 }
 
-/// Returns a function that sets the clock, and notes each owner that's drawn.
+/// Returns a function that configures the library's builder. The builder gets a source of owners, which adds each drawn
+/// owner to `owners`.
 fn configured(
     clock_of_engine: impl Clock,
     owners: Arc<Mutex<Vec<Owner>>>,
@@ -350,7 +351,7 @@ fn answer_of(result: Result<String, RunError<String>>) -> Answer {
         Err(RunError::Recorded(failure)) => Answer::Recorded(failure.error_message),
         Err(RunError::Idempotency(error)) if error.to_string().contains(NO_TIME) => Answer::NoTimeLeft,
         Err(RunError::Idempotency(error)) => Answer::Refused(error.kind()),
-        // An unknown variant can't be a correct answer.
+        // The judge never accepts `Invalid`, so an unknown variant is a violation.
         Err(_) => Answer::Refused(ErrorKind::Invalid),
     }
 }

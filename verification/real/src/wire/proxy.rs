@@ -439,7 +439,7 @@ fn error_of(body: &[u8]) -> String {
     kind.rsplit('#').next().unwrap_or_default().to_owned()
 }
 
-/// Returns a failed condition's answer without its item, or `None` if the answer has no item.
+/// Removes the item from the answer to a failed condition. Returns `None` for any other answer, and if there's no item.
 fn without_old_item(body: &[u8]) -> Option<String> {
     let mut body: Value = serde_json::from_slice(body).ok()?;
     let is_refusal = body.get("__type")?.as_str()?.ends_with("ConditionalCheckFailedException");

@@ -18,7 +18,7 @@ use super::{
 
 /// The check stops after this many violations.
 const ENOUGH: usize = 300;
-/// How many violations of one scenario the report describes.
+/// How many violations the report describes in each scenario.
 const TOLD: usize = 2;
 
 /// The results of the runs on one server.

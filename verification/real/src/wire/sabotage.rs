@@ -17,7 +17,7 @@ use lambda_idempotency::{
 
 use super::{case::Case, proxy::lock, way::HttpWay};
 
-/// The rule that the store breaks.
+/// How the store breaks a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     /// Reports every ambiguous error of a write as definite.
@@ -60,7 +60,8 @@ impl Sabotage {
     }
 }
 
-/// Returns the store, broken as `how` says, if at all.
+/// Returns the store, broken in the way `how` if there is one. `NeverTimesOut` changes only the timeouts
+/// with which the store was built.
 pub(super) fn sabotaged(store: DynamoDbStore, how: Option<Sabotage>) -> Arc<dyn Store> {
     match how {
         None | Some(Sabotage::NeverTimesOut) => Arc::new(store),

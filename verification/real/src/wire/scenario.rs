@@ -43,7 +43,7 @@ pub(super) enum Handler {
     Panics,
 }
 
-/// The record after a rival's write, which comes right before a certain call.
+/// The record that a rival leaves. The rival writes right before a certain call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rival {
     /// The rival's claim, which isn't settled yet.
@@ -71,7 +71,7 @@ pub(super) enum Size {
     Huge,
 }
 
-/// The answer to the delivery when nothing goes wrong.
+/// The answer to the delivery if only the scenario's own faults happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Baseline {
     /// The response of the delivery's own handler.
@@ -106,7 +106,7 @@ pub(super) struct Scenario {
     pub(super) rival: Option<(Meaning, Rival)>,
     /// The scenario's own faults, by request number. They make the library reach the calls under test.
     pub(super) lead: &'static [(usize, HttpWay)],
-    /// The requests of the delivery when nothing else goes wrong and the SDK doesn't retry.
+    /// The requests of the delivery if only the scenario's own faults happen, and the SDK doesn't retry.
     pub(super) requests: &'static [Meaning],
     pub(super) baseline: Baseline,
 }
@@ -272,7 +272,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     // A rival writes before the settlement.
     Scenario {
-        name: "fenced by a successor that completed in a chunk",
+        name: "fenced by a successor whose response is in a chunk",
         rival: Some((Complete, Rival::CompletesInParts)),
         requests: &[Claim, Complete, PartRead],
         ..FENCED

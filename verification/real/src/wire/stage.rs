@@ -116,8 +116,7 @@ impl Between {
         }
     }
 
-    /// Closes the proxy, and then forwards the held requests whose fault lets them arrive right after the first
-    /// delivery's answer.
+    /// Closes the proxy, and then forwards the requests that are held until the first delivery has its answer.
     pub(super) async fn close(&self) {
         match self {
             Self::Http(proxy) => {
@@ -128,7 +127,7 @@ impl Between {
         }
     }
 
-    /// Forwards the requests that are held until after the next delivery.
+    /// Forwards the requests that are held until the second delivery has its answer.
     pub(super) async fn deliver_the_rest(&self) {
         if let Self::Http(proxy) = self {
             proxy.deliver(When::AfterRedelivery).await;
@@ -242,7 +241,7 @@ impl Stage {
         };
         let config = config_of(endpoint)
             .retry_config(retry)
-            // All clients of a process and a Region share one retry quota. This partition gives each
+            // By default, all clients for one Region in a process share a retry quota. This partition gives each
             // client its own quota.
             .retry_partition(RetryPartition::new(format!("wire {}", CLIENTS.fetch_add(1, Ordering::Relaxed))))
             .build();
@@ -314,7 +313,8 @@ impl Stage {
             return Ok(());
         }
         let now = system_clock().now();
-        // Redis removes a record a day after it expires. A record that expired a day ago would vanish during the run.
+        // Redis removes each record one day after the record's expiry. If the expiry were a day ago, the record would
+        // vanish during the run.
         let an_hour_ago = now.saturating_sub(Duration::from_secs(60 * 60));
         let (lease_until, lock_expires_at) = match prior {
             Prior::Stale => (now.saturating_sub(Duration::from_secs(10)), now.saturating_add(DAY)),

@@ -27,7 +27,7 @@ pub enum HttpWay {
     Conflict,
     /// The true answer, byte by byte, within the attempt's timeout.
     FastDrip,
-    /// The true answer, byte by byte, over more than the attempt's timeout.
+    /// The true answer, byte by byte, over a longer time than the attempt's timeout.
     SlowDrip,
     /// The server applies the request. The answer isn't HTTP.
     NotHttp,
@@ -117,8 +117,8 @@ pub enum Medium {
 }
 
 impl HttpWay {
-    /// Returns the corresponding way over TCP. `None` for an answer that only HTTP or DynamoDB gives, for
-    /// [`FastDrip`](Self::FastDrip), and for a request that's held until after the next delivery.
+    /// Returns the corresponding way over TCP. There's none for answers that only HTTP or DynamoDB gives, for
+    /// [`FastDrip`](Self::FastDrip), and for requests that are held until after the next delivery.
     pub(super) const fn over_tcp(self) -> Option<TcpWay> {
         match self {
             Self::CutBefore => Some(TcpWay::CloseBefore),
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tcp_ways_cause_the_same_faults() {
+    fn corresponding_tcp_ways_cause_the_same_faults() {
         for way in HttpWay::ALL {
             let Some(over_tcp) = way.over_tcp() else { continue };
             match way {

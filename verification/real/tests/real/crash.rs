@@ -56,8 +56,8 @@ async fn layer_that_protects_nothing_is_caught() {
     assert!(all.iter().all(|figures| !figures.violations.is_empty()), "{all:?}");
 }
 
-/// Asserts that the check catches this sabotage when the process is killed or frozen at `point`, with a violation
-/// that contains `words`.
+/// Asserts that the check, which kills and freezes a process at `point`, catches this sabotage with a violation that
+/// contains `words`.
 async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
     assert_caught_in(Form::Ledger, sabotage, point, words).await;
 }

@@ -1,5 +1,5 @@
-//! Tests that the checks for outages and deadlines can fail. Two separate commands run the checks' quick forms:
-//! `verification-real outages --quick` and `verification-real deadlines --quick`.
+//! Tests that the checks for outages and deadlines can fail. The checks themselves aren't run here: their quick forms
+//! are the commands `verification-real outages --quick` and `verification-real deadlines --quick`.
 
 use std::time::Duration;
 

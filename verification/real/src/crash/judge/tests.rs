@@ -1,8 +1,9 @@
-//! Tests the judge on ledgers made by hand.
+//! Tests the judge on cases made by hand.
 
 use super::*;
 
-/// Two claims of one key: the first at 1,000 with a lease until 1,400, the second as soon as the first is stale.
+/// Two claims of one key, at these times in ms: the first at 1,000 with a lease until 1,400, the second as soon as the
+/// first is stale. The time of a claim is also its generation.
 const FIRST: u64 = 1_000;
 const LEASE: u64 = 1_400;
 const SECOND: u64 = 1_451;
@@ -84,7 +85,7 @@ fn judge_counts_effects_and_crashes() {
 }
 
 #[test]
-fn kills_before_and_after_completion_are_counted() {
+fn kills_outside_the_gap_are_counted() {
     let mut case = undisturbed();
     case.deliveries[0] = delivery("1-1", Deed::Killed, Said::Nothing, FIRST + 30);
     assert_eq!(case.judge().unwrap().killed_after, 1);
@@ -97,7 +98,7 @@ fn unexplained_effect_is_found() {
     let case = disturbed(Deed::Spared, error("Idempotency.InProgress"));
     assert_violation(&case, "the run was neither killed nor frozen, and it answered in time");
 
-    // A run that was only slow isn't a violation: Lambda would have killed it at its deadline.
+    // A slow run isn't a violation: Lambda would have killed the run at its deadline, and a killed run may be repeated.
     let mut slow = case.clone();
     slow.deliveries[0].said_at = LEASE;
     assert_eq!(slow.judge().unwrap().slow, 1);
@@ -152,7 +153,8 @@ fn effect_of_a_later_claim_is_found() {
 fn differing_answers_are_found() {
     let case = disturbed(Deed::Froze, response("1-1"));
     assert_violation(&case, "run 1-1 answered with a response that isn't the record's");
-    // The frozen run answers after its own deadline, but before the other run. So it had no outcome to replay.
+    // Now the frozen run answers after its own deadline, but before the other run. There's no outcome to replay yet, so
+    // the frozen run may answer with its own.
     let mut case = case;
     case.deliveries[0].said_at = LEASE;
     case.judge().unwrap();

@@ -82,7 +82,7 @@ impl Judge<'_> {
         let failed = facts.was_told(|_, told| told.is_failure());
         let is_true = match kind {
             ErrorKind::InProgress => {
-                // The successor's outcome counts, but the library couldn't read its chunks.
+                // If the library can't read the chunks of the successor's outcome, it answers "in progress".
                 let unread =
                     facts.was_told(|meaning, told| meaning == Meaning::PartRead && told.is_failure());
                 rival == Some(Promise::InProgress)
@@ -111,7 +111,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks that the handler didn't run. If this delivery left a claim, checks that the library didn't learn of it.
+    /// Checks that the handler didn't run. If this delivery left a claim, checks that the library didn't learn of the
+    /// claim, or had no time left to use it.
     fn nothing_ran(&mut self, first: &Delivery) {
         let facts = self.facts;
         let ran = self.ran(0);
@@ -208,8 +209,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the library's time was over before it learned the settlement's result: a call failed, and no call
-    /// reported success.
+    /// Whether the library tried to settle until its time was over, without learning the result: a call failed, and no
+    /// call reported success.
     fn is_unresolved(&self) -> bool {
         let facts = self.facts;
         let owners = facts.deliveries.first().map(|first| first.owners.as_slice()).unwrap_or_default();
@@ -249,9 +250,8 @@ impl Judge<'_> {
                 self.settled_by(nth, delivery);
             }
         }
-        // After all leases have ended, the key must be settled. There are two exceptions, where the record may stay
-        // STARTED: the operation runs at most once, so only an operator can settle it, or the record belongs to another
-        // request.
+        // After all leases have ended, the key must be settled. The record may stay STARTED in two cases: only an
+        // operator can settle an at-most-once operation, and a claim of another request isn't taken over.
         if let Some(last) = facts.deliveries.last() {
             let status = last.after.record.as_ref().map(Record::status);
             let is_settled = matches!(status, Some(Status::Completed | Status::Failed));

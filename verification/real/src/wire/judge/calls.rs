@@ -1,4 +1,4 @@
-//! Checks that the results of the store's calls were true and in time.
+//! Checks that the results of the store calls were true and came in time.
 
 use super::{Judge, Meaning, Told};
 use crate::wire::{
@@ -97,7 +97,7 @@ impl Facts {
 
     /// Returns the time limit of this call.
     pub(in crate::wire) fn budget_of(&self, call: &Call) -> std::time::Duration {
-        // Only a claim needs a second request: it reads the item if the rejection didn't return it.
+        // Only a claim needs a second request, which reads the item if the rejection didn't return the item.
         let twice = call.meaning == Meaning::Claim
             && self.requests_of(call).iter().any(|exchange| exchange.meaning == Meaning::Look);
         budget::of_store_call(self.time_outs, twice)

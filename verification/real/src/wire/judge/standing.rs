@@ -8,7 +8,8 @@ impl Judge<'_> {
     pub(super) fn standing(&mut self) {
         let facts = self.facts;
         if let Some(first) = facts.deliveries.first() {
-            // The delivery may change the record until the rival writes. After that, the rival's record must stay.
+            // Before the rival writes, the delivery may change the record. So if there's a rival, the check begins with
+            // the rival's record.
             self.stands(facts.rival.as_ref().unwrap_or(&first.before), &first.after);
         }
         for delivery in facts.deliveries.iter().skip(1) {

@@ -1,4 +1,4 @@
-//! Tests that the judge passes a sound run, and finds each defect when it's the only one.
+//! Tests that the judge accepts a sound run, and finds each defect in a run that has no other.
 
 use std::{collections::BTreeMap, sync::Arc};
 
