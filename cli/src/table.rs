@@ -1,4 +1,4 @@
-//! `idempotency table`: creates the table, or checks an existing one, if the store has tables.
+//! `idempotency table`: creates the store's table, or checks it. Redis needs no table.
 
 use std::process::ExitCode;
 
@@ -21,15 +21,16 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Create the table. In DynamoDB: billed on demand, with TTL on the records' expiry.
+    /// Create the table. In DynamoDB, it's billed on demand, and its TTL deletes expired records.
     ///
-    /// An existing table is left unchanged, except that TTL is enabled. Redis needs no table.
+    /// An existing table keeps its columns and its records. In DynamoDB, the command enables TTL. In PostgreSQL,
+    /// it adds a missing version marker. Redis needs no table.
     Create(Shared),
     /// Check the table. In DynamoDB: its key, its TTL, its billing, its replicas; in PostgreSQL: its schema,
     /// its index, the user's permissions, and that commits are durable.
     ///
-    /// Prints one line per problem, with its fix. The exit code is 2 if the table can't be used, and 0 if
-    /// there are only notes.
+    /// Prints one line per problem, with its fix. A problem is an error, or a note about a setting that you may
+    /// have chosen. The exit code is 2 if there's an error, and 0 if there's none.
     Check(Shared),
 }
 
@@ -51,14 +52,12 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     }
 }
 
-/// Reports that Redis needs no table: Redis creates a record's key with the record.
+/// Reports that Redis needs no table.
 fn needs_no_table(location: &str, as_json: bool) -> Result<ExitCode> {
     if as_json {
         words::print_json(&json!({ "store": location, "needs_table": false }))?;
     } else {
-        words::print(&format!(
-            "{location} needs no table: Redis creates each record's key with the record\n"
-        ))?;
+        words::print(&format!("{location} needs no table: Redis stores each record under its own key\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -144,10 +143,14 @@ struct Healthy {
     when_there: &'static str,
 }
 
-const HEALTHY_IN_DYNAMODB: Healthy =
-    Healthy { when_new: "on demand, TTL is on", when_there: "its key is right, and TTL is on" };
-const HEALTHY_IN_POSTGRES: Healthy =
-    Healthy { when_new: "with an index for the sweep", when_there: "its schema is this version's" };
+const HEALTHY_IN_DYNAMODB: Healthy = Healthy {
+    when_new: "it's billed on demand, and TTL is on",
+    when_there: "its key is right, and TTL is on",
+};
+const HEALTHY_IN_POSTGRES: Healthy = Healthy {
+    when_new: "with an index for `idempotency sweep`",
+    when_there: "its schema fits this version of the library",
+};
 
 /// Returns the fix for `problem` in PostgreSQL, as a command or a statement if there is one.
 fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArguments) -> String {
@@ -156,7 +159,7 @@ fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArgumen
             format!("`{}`", arguments.command_line(&["table", "create"]))
         }
         TableProblem::Schema { .. } => {
-            "as the error says; until it's fixed, functions with this version of the library can't use the table"
+            "do what the error says; until then, functions with this version of the library can't use the table"
                 .to_owned()
         }
         TableProblem::Privileges { missing } => format!("`GRANT {} ON {table} TO …`", missing.join(", ")),
@@ -171,12 +174,12 @@ fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArgumen
     }
 }
 
-/// Returns the statements that create the sweep's index. The first adds its column, which older tables don't have.
+/// Returns the statements that create the sweep's index. The first adds the index's column, which older tables lack.
 fn sweep_index(table: &str) -> String {
     format!(
         "`ALTER TABLE {table} ADD COLUMN IF NOT EXISTS sweep_hour bigint \
          GENERATED ALWAYS AS (ceil(expires_at / 3600000)::bigint) STORED` (this rewrites the table, and locks it \
-         until it's done), then `CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`"
+         during the rewrite), then `CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`"
     )
 }
 
@@ -194,12 +197,16 @@ fn fix_in_dynamodb(problem: &TableProblem, store: &DynamoDbStore, arguments: &St
                 "update-time-to-live --time-to-live-specification Enabled=false,AttributeName={}",
                 words::quoted(found)
             );
-            format!("{}, then wait an hour, then `{}`", aws(&off), create())
+            format!(
+                "{}, then wait an hour (DynamoDB rejects another change of the TTL until then), then `{}`",
+                aws(&off),
+                create()
+            )
         }
         TableProblem::NotActive { .. } => format!("wait, then check again: {}", aws("describe-table")),
         TableProblem::Keys { .. } => {
-            "a table's key can't be changed: add --sort-key if only this option is missing, or \
-                                      use another table"
+            "a table's key can't be changed: add --sort-key or --attributes if the functions use this \
+             table with them; otherwise, use another table"
                 .to_owned()
         }
         TableProblem::Provisioned => aws("update-table --billing-mode PAY_PER_REQUEST"),

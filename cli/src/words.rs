@@ -66,7 +66,7 @@ pub(crate) fn moment_and_distance(time: Timestamp, now: Timestamp) -> String {
     format!("{} ({})", moment(time), relative(time, now))
 }
 
-/// When a record expires. A record that never expires lasts until an executor or an operator settles it.
+/// When a record expires. A record without an expiry gets one when an executor or an operator settles it.
 pub(crate) fn expiry(expires_at: Option<Timestamp>, now: Timestamp) -> String {
     match expires_at {
         Some(time) => moment_and_distance(time, now),
@@ -97,7 +97,7 @@ pub(crate) fn span(duration: Duration) -> String {
 ///
 /// If `text` isn't a duration, or is zero. The message describes the format.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} isn't a duration: write it as 24h, 90s, 30m, 7d or 500ms");
+    let wrong = || format!("{text:?} isn't a duration above zero: write one like 24h, 90s, 30m, 7d or 500ms");
     let mut rest = text;
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
@@ -172,13 +172,12 @@ pub(crate) fn print_if_read(text: &str) -> Result<bool> {
     }
 }
 
-/// Waits until the reader of standard output closes the pipe. Waits forever if the system can't report that, as
-/// for a file. Only Linux is known to report it.
+/// Waits until the reader of standard output closes the pipe. Waits forever if standard output is a file, or if the
+/// system doesn't report a closed pipe. Only Linux is known to report it.
 pub(crate) async fn reader_gone() {
     #[cfg(unix)]
     if let Ok(stdout) = io::stdout().as_fd().try_clone_to_owned().and_then(Sender::from_owned_fd_unchecked) {
-        // Calls the unchecked function, since the checked one makes the pipe non-blocking, and `print` writes to the
-        // same pipe.
+        // The checked function, `from_owned_fd`, would make the pipe non-blocking, and `print` writes to the same pipe.
         let is_gone = stdout.ready(Interest::ERROR).await.is_ok_and(|ready| ready.is_error());
         if is_gone {
             return;

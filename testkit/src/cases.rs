@@ -14,7 +14,7 @@ use crate::{
 /// Requests in order, with the expected answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The draft's clauses that this case covers.
+    /// The clauses of the `Idempotency-Key` draft that this case covers.
     pub clauses: &'static [&'static str],
     /// The behaviour that this case shows.
     pub says: &'static str,
@@ -68,7 +68,8 @@ pub trait Api {
     /// The number of handler runs.
     fn runs(&self) -> impl Future<Output = usize>;
 
-    /// Whether the API counts a run that answers with this status.
+    /// Whether [`runs`](Self::runs) counts a run that answers with this status. The example function `payments` counts
+    /// only runs that make a payment.
     fn counts(&self, status: u16) -> bool;
 }
 
@@ -202,7 +203,7 @@ impl Found {
         expect("the presence of `Retry-After`", wait.is_some(), problem["retryable"] == true)?;
         expect("a `Retry-After` of 1 to 60 seconds", wait.is_none_or(|wait| (1..=60).contains(&wait)), true)?;
         expect(
-            "the presence of `Retry-After`",
+            "whether this code has a `Retry-After`",
             wait.is_some(),
             matches!(code, "in-progress" | "store-unavailable"),
         )

@@ -300,8 +300,8 @@ async fn shadow_and_enforce_ignore_each_others_records() {
     }
 }
 
-/// The store fails or hangs, before or after it applies a call. No answer changes. No handler starts late, unless its
-/// code calls `begin` itself.
+/// The store fails or hangs, before or after it applies a call. No answer changes. No run starts late, except after
+/// a direct call of `begin`.
 #[tokio::test(start_paused = true)]
 async fn failing_stores_change_no_answer() {
     for mode in NOT_ENFORCED {
@@ -313,7 +313,7 @@ async fn failing_stores_change_no_answer() {
                     store.healthy.store(healthy, Ordering::SeqCst);
                     let begun = Instant::now();
                     let answer = front_end.deliver(&idempotency(&store, mode), "17", &runs).await.unwrap();
-                    let what = format!("{mode:?} {front_end:?} {trouble} after {healthy}");
+                    let what = format!("{mode:?} {front_end:?}: trouble {trouble} after {healthy} calls");
                     assert_eq!(answer, "run 1", "{what}");
                     assert!(begun.elapsed() <= MOST, "{what}: {:?}", begun.elapsed());
                     let (started, _) = runs.0.lock().unwrap()[0];
@@ -438,7 +438,7 @@ async fn unenforced_permanent_failures_are_returned() {
         });
         let answer = worker.oneshot(raw(json!({ "Records": [record] }))).await.unwrap();
         let returned = serde_json::to_value(&answer).unwrap()["batchItemFailures"].as_array().unwrap().len();
-        assert_eq!(returned, 1, "{mode:?}: nothing records the failure");
+        assert_eq!(returned, 1, "{mode:?}: no record has the failure, so the message is returned");
     }
 }
 
@@ -462,21 +462,34 @@ async fn unenforced_streams_pass_at_once() {
     }
 }
 
-/// In mode enforce, the library answers duplicates of these runs itself: with a recorded failure, and with
-/// `not-retained`.
+/// In mode enforce, the layer records the failure, and answers with a problem in place of the handler's error. An answer
+/// that's too large to record isn't replayed: its duplicate gets a problem.
 #[tokio::test(start_paused = true)]
 async fn unenforced_modes_pass_failed_and_large_answers() {
+    const LARGER_THAN_RECORDED: usize = 9 << 20;
+    let failing =
+        service_fn(|_: Request| async { Err::<Response<Body>, _>(Failure::permanent("Final", "no")) });
+    let large = service_fn(|_: Request| async {
+        Ok::<_, Infallible>(Response::new(Body::Text("x".repeat(LARGER_THAN_RECORDED))))
+    });
     for mode in NOT_ENFORCED {
-        let store = Troubled::default();
-        let idempotency = idempotency(&store, mode);
-        let failing =
-            service_fn(|_: Request| async { Err::<Response<Body>, _>(Failure::permanent("Final", "no")) });
+        let idempotency = idempotency(&Troubled::default(), mode);
         let error = idempotency.http().layer(failing).oneshot(request(Some("17"))).await.unwrap_err();
         assert_eq!(error.to_string(), "no", "{mode:?}");
-        let large = service_fn(|_: Request| async {
-            Ok::<_, Infallible>(Response::new(Body::Text("x".repeat(7 << 20))))
-        });
-        let answer = idempotency.http().layer(large).oneshot(request(Some("18"))).await.unwrap();
-        assert_eq!((answer.status().as_u16(), answer.body().len()), (200, 7 << 20), "{mode:?}");
+        for _ in 0..2 {
+            let answer = idempotency.http().layer(large).oneshot(request(Some("18"))).await.unwrap();
+            assert_eq!(
+                (answer.status().as_u16(), answer.body().len()),
+                (200, LARGER_THAN_RECORDED),
+                "{mode:?}"
+            );
+        }
+    }
+    let enforced = idempotency(&Troubled::default(), Mode::Enforce);
+    let answer = enforced.http().layer(failing).oneshot(request(Some("17"))).await.unwrap();
+    assert_eq!(answer.status(), 500);
+    for status in [200, 409] {
+        let answer = enforced.http().layer(large).oneshot(request(Some("18"))).await.unwrap();
+        assert_eq!(answer.status(), status);
     }
 }

@@ -31,7 +31,7 @@ async fn missing_record_is_reported() {
     assert_eq!(bench.run(&["inspect", &id, "--json"]).await.json(), json!({ "id": id, "record": null }));
 }
 
-/// A table with custom attribute names, as the function's builder or its `IDEMPOTENCY_STORE` sets them.
+/// The commands read a table with custom attribute names, if `--attributes` or the store's URL gives these names.
 #[tokio::test(flavor = "multi_thread")]
 async fn configured_attribute_names_are_read() {
     const NAMES: &str = "id:pk,status:state,expires_at:ttl";
@@ -122,7 +122,7 @@ async fn each_state_shows_its_next_steps() {
     assert_eq!(json["generation"], record.generation.get());
     assert_eq!(json["lease_until_ms"], record.lease_until().unwrap().as_millis());
     assert!(json["lease_until"].as_str().unwrap().ends_with('Z'), "{json}");
-    // The record's expiry is within the skew margin.
+    // This record expires about now, so it may be live or expired. Only its status is certain.
     let over = bench.run(&["inspect", over.as_str()]).await;
     has(&over.out, &["COMPLETED"]);
 }
@@ -182,7 +182,7 @@ async fn records_are_listed_by_filter() {
     };
     assert_eq!(ids(&["--unresolved"]).await, (vec![stale.to_string()], false));
     assert_eq!(ids(&["--status", "completed"]).await, (vec![done.to_string()], false));
-    // `list` drops the response's bytes, so it doesn't know how many the record holds.
+    // `list` shows the response's length. It drops the stored bytes, so it doesn't know how many of them are inline.
     let completed = bench.run(&["list", "--status", "completed", "--json"]).await.json();
     let response = &completed["records"][0]["response"];
     assert_eq!((&response["bytes"], &response["inline_bytes"]), (&json!(RESPONSE.len()), &json!(null)));
@@ -236,7 +236,7 @@ async fn unresolved_operations_are_counted_by_age() {
     for (options, words) in [
         (&["--older-than", "1h"][..], "--unresolved"),
         (&["--unresolved", "--status", "completed"], "cannot be used with"),
-        (&["--unresolved", "--older-than", "soon"], "isn't a duration"),
+        (&["--unresolved", "--older-than", "soon"], "isn't a duration above zero"),
     ] {
         let bad = bench.run(&[&["list"], options].concat()).await;
         assert!(bad.code == 2 && bad.err.contains(words), "{bad:?}");
@@ -303,7 +303,7 @@ async fn unreadable_records_are_listed() {
 
 /// The function's skew margin decides whether a claim is already stale when its lease has just expired.
 #[tokio::test(flavor = "multi_thread")]
-async fn given_skew_margin_decides_staleness() {
+async fn skew_margin_option_decides_staleness() {
     let bench = Bench::new().await;
     let (key, _) = bench.claim("run:charge", -5).await;
     let inspect = async |margin: &[&str]| bench.run(&[&["inspect", key.as_str()], margin].concat()).await.out;

@@ -1,8 +1,8 @@
 //! Maps PostgreSQL's errors to the store's: what happened, whether the write may have been applied anyway, and
 //! how to fix it.
 //!
-//! It never keeps the client's errors, because the server's details quote rows. It keeps the SQLSTATE. It also keeps
-//! the first line of the message, if errors of this class never quote a value.
+//! It never keeps an error of the client, because the server's details in it may quote rows. It keeps the SQLSTATE. If
+//! the messages of an error's class never quote a value, it also keeps the message's first line.
 
 use std::{error::Error as StdError, fmt, io};
 
@@ -102,7 +102,8 @@ impl Class {
             "25P02" => Self::FailedTransaction,
             // undefined_table, invalid_schema_name.
             "42P01" | "3F000" => Self::MissingTable,
-            // undefined_column, undefined_function, datatype_mismatch, invalid_column_reference (no unique key).
+            // undefined_column, undefined_function, datatype_mismatch, invalid_column_reference (ON CONFLICT finds no
+            // unique key).
             "42703" | "42883" | "42804" | "42P10" => Self::Unfit,
             "42501" => Self::Permission,
             // invalid_sql_statement_name, duplicate_prepared_statement.
@@ -206,7 +207,7 @@ impl Fault {
         self.class == Class::MissingTable
     }
 
-    /// The write wasn't applied in several attempts. Each time, another writer changed the record in between.
+    /// Several attempts didn't apply the write, because another writer changed the record during each attempt.
     pub(super) fn contended() -> Self {
         Self {
             ends_connection: false,
@@ -267,13 +268,13 @@ impl Fault {
             return Self { class, maybe_applied: false, ends_connection: true, ..fault };
         }
         let handshake = error.source().and_then(|source| source.downcast_ref::<tls::Failure>());
-        // The client's error kinds differ only in their text.
+        // The client doesn't export its errors' kinds, so tell them apart by the text.
         let class = match error.to_string().as_str() {
             "error performing TLS handshake" if handshake.is_none_or(tls::Failure::is_refusal) => Class::Tls,
             "authentication error" if innermost(error).contains("channel binding") => Class::Unbound,
-            // There's no password, or the server wants a method that the client doesn't support.
-            "authentication error" => Class::Credentials,
-            "invalid configuration" => Class::Refused,
+            // For example, the server wants an authentication method that the client doesn't support, or a password and
+            // none is configured.
+            "authentication error" | "invalid configuration" => Class::Credentials,
             _ => Class::NotReached,
         };
         Self::unsent(class, sentence(&innermost(error)))
@@ -284,8 +285,8 @@ impl Fault {
         if let Some(error) = error.as_db_error() {
             return Self::of_server(error);
         }
-        // If the client can't make sense of an answer, the error's source may quote that answer, so drop it. A socket
-        // error's source quotes nothing.
+        // If the client can't make sense of an answer, the error's source may quote that answer. So only keep the
+        // source's text if it's a socket error, which quotes nothing.
         let socket = error.source().is_some_and(|source| source.is::<io::Error>());
         let text = if socket { innermost(error) } else { error.to_string() };
         let cause = Cause { text: sentence(&text).to_owned(), code: None };
@@ -302,8 +303,9 @@ impl Fault {
         let code = error.code().code();
         let class = Class::of_code(code);
         let severity = error.parsed_severity();
-        // An ERROR rolls its transaction back, so it can't come after a commit. Two kinds of error can: an error that
-        // ends the session, and the cancellation of a committed statement's wait for a standby.
+        // An ERROR rolls its transaction back, so nothing was written. The exceptions can come after a commit: errors
+        // of a higher severity, which end the session; 57014, which can cancel a committed statement's wait for a
+        // standby; 40003, statement_completion_unknown; and 08…, the connection errors.
         let is_error = severity == Some(Severity::Error)
             || severity.is_none() && error.severity().eq_ignore_ascii_case("error");
         let is_definite = is_error && !matches!(code, "57014" | "40003") && !code.starts_with("08");
@@ -371,9 +373,9 @@ impl Fault {
                  set statement_timeout and lock_timeout for the role, and add `timeouts=role`"
             ),
             Class::Unbound => format!(
-                "the server of {the_table} offers no channel binding, which the URL requires: it needs TLS, \
-                 scram-sha-256 and a certificate with a known hash. Leave out `channel_binding=require` if there is a \
-                 pooler in between"
+                "the server of {the_table} offers no channel binding, which the URL requires. Channel binding needs \
+                 TLS, scram-sha-256, and a certificate signed with ECDSA or RSA, but not RSA-PSS. Leave out \
+                 `channel_binding=require` if there is a pooler in between"
             ),
             Class::FailedTransaction => format!(
                 "an earlier statement of the transaction failed, so PostgreSQL can't commit any of the transaction's \
@@ -513,7 +515,7 @@ mod tests {
         const OPTIONS: &[u8] = b"E\0\0\0\x32SFATAL\0C08P01\0Munsupported startup parameter\0\0";
         for (answer, with, class) in [
             (GSS, "password=p", Class::Credentials),
-            (PLAINTEXT_PASSWORD, "", Class::Refused),
+            (PLAINTEXT_PASSWORD, "", Class::Credentials),
             (SCRAM, "password=p channel_binding=require", Class::Unbound),
             (ERROR, "password=p", Class::Credentials),
             (OPTIONS, "password=p", Class::Unlimited),

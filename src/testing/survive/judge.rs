@@ -19,16 +19,16 @@ use crate::testing::{
 pub enum Mistake {
     /// The first delivery fails, although no fault happened.
     FirstFailed,
-    /// An effect happened more often than once per operation.
+    /// An effect happened more often than when each operation is delivered once, without faults.
     Repeated,
-    /// The operation was answered as done, but an effect is missing, or happened only with the details of an earlier
-    /// attempt.
+    /// The operation was answered as done, but an effect is missing. Or a retry sent an effect with other details under
+    /// the same key, and only the first attempt's details took effect.
     Missing,
     /// An effect happened after the answer, when Lambda may freeze the process.
     AfterAnswer,
     /// Two answers to one operation differ.
     AnswersDiffer,
-    /// Every retry is refused.
+    /// A retry is refused, although it should run the operation or get the recorded answer.
     RetryRefused,
     /// Two operations, or two steps of one operation, share an outcome.
     Shared,
@@ -84,7 +84,8 @@ impl fmt::Display for Finding {
 /// The effects of one undisturbed delivery.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Expected {
-    /// How often each effect happens, by its name and detail. Details that differ between runs are left empty.
+    /// How often each effect happens, by its name and detail. If any detail differs between two runs, all details are
+    /// left empty.
     counts: BTreeMap<(String, String), usize>,
     has_details: bool,
 }
@@ -99,7 +100,7 @@ impl Expected {
         Self { counts, has_details }
     }
 
-    /// Adds the effects of another delivery.
+    /// Returns the effects of both deliveries together.
     pub(super) fn and(&self, other: &Self) -> Self {
         let has_details = self.has_details && other.has_details;
         let mut sum = Self { counts: BTreeMap::new(), has_details };
@@ -148,7 +149,10 @@ impl fmt::Display for Off {
         let of = if detail.is_empty() { String::new() } else { format!(" ({detail})") };
         let expected =
             if *expected == 0 { "not expected".to_owned() } else { format!("expected {}", count(*expected)) };
-        write!(f, "`{name}`{of} happened {}, {expected}", count(*happened))
+        match happened {
+            0 => write!(f, "`{name}`{of} never happened, {expected}"),
+            happened => write!(f, "`{name}`{of} happened {}, {expected}", count(*happened)),
+        }
     }
 }
 
@@ -161,7 +165,7 @@ fn counts(effects: &[Happened], with_details: bool) -> BTreeMap<(String, String)
     counts
 }
 
-/// Finds the mistakes of a schedule's deliveries of one operation.
+/// Finds the mistakes in a schedule whose deliveries all belong to one operation.
 pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut add = |mistake, what: String, advice: String| {
@@ -171,8 +175,8 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
         add(
             Mistake::AfterAnswer,
             format!("`{}` happened after the answer", late.name),
-            "Lambda freezes or kills the process after the answer. Await the effect inside the handler: spawn nothing \
-             that outlives it."
+            "Lambda freezes or kills the process after the answer. Await the effect inside the handler, and \
+             spawn nothing that outlives the handler."
                 .to_owned(),
         );
     }
@@ -192,8 +196,8 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
                 .to_owned(),
         );
     }
-    // An at-most-once operation may never run again, so its retries may be refused. `left_behind` checks the claims of
-    // the handler's other operations.
+    // An at-most-once operation must not run again, so its retries may be refused. If the handler has other operations,
+    // `left_behind` checks their claims.
     let is_at_most_once = played.deliveries.iter().any(|delivery| !delivery.at_most_once.is_empty());
     let last = played.answers.last().map(|(_, answer)| answer);
     // A response that the store can't hold isn't the function's mistake: retries learn that the operation is done,
@@ -211,7 +215,10 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
     if let Some(answer) = left_behind(played) {
         add(
             Mistake::RetryRefused,
-            format!("a failed delivery kept its claim, so every retry is refused until the lease expires: {answer}"),
+            format!(
+                "a failed delivery kept its claim, so every retry is refused until the lease expires. The delivery \
+                 ended with {answer}"
+            ),
             "Release the claim on every path: call `claim.release()` before each `?`, or use `run`, which does so."
                 .to_owned(),
         );
@@ -224,7 +231,8 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
         add(
             Mistake::RetryRefused,
             format!("a retry of the same operation got {refused}"),
-            "A retry must have the first request's key and compared fields. `key_of` lists which fields change them."
+            "A retry must have the same key and the same compared fields as the first request. `key_of` lists which \
+             fields change the key or the fingerprint."
                 .to_owned(),
         );
     }
@@ -279,7 +287,7 @@ fn left_behind(played: &Played) -> Option<&Answer> {
                 && matches!(fault, Fault::Throttle | Fault::LoseAnswer)
         })
     };
-    // A handler that was cut off may still have had its effect, so its claim stays.
+    // `InProgress` may mean that the handler was cut off. Its effect may have happened, so its claim stays.
     let is_cut_off = |answer: &Answer| answer.is_refused_as(InProgress);
     let mut answers = played.answers.iter().filter(|(_, answer)| !answer.is_whole() && !is_cut_off(answer));
     let left = answers.find(|(of, _)| {
@@ -299,7 +307,7 @@ pub(super) fn judge_first(played: &Played, seed: u64) -> Vec<Finding> {
             .map_or_else(|| "no answer in time".to_owned(), |(_, answer)| answer.to_string());
         found.push(Finding {
             mistake: Mistake::FirstFailed,
-            what: format!("nothing went wrong, but the first delivery got {how}"),
+            what: format!("no fault happened, but the first delivery got {how}"),
             advice: "Give `survive` an event that succeeds, and a function that has everything it needs."
                 .to_owned(),
             story: story_of(played),
@@ -327,8 +335,8 @@ fn advice_for_repeated(played: &Played, name: &str) -> String {
     let (Some(first), Some(last)) = (all.first(), all.last()) else { return String::new() };
     let keys = |effect: &Happened| &played.deliveries[effect.delivery].keys;
     if all.len() < 2 {
-        return "This effect doesn't happen in an undisturbed delivery. If it undoes another effect, the retry relies \
-                on an effect that was undone."
+        return "This effect doesn't happen in an undisturbed delivery. If it undoes another effect, such as a \
+                charge, the retry still counts on that effect."
             .to_owned();
     }
     if first.delivery == last.delivery {
@@ -343,7 +351,7 @@ fn advice_for_repeated(played: &Played, name: &str) -> String {
     }
     if !keys(first).iter().any(|key| keys(last).contains(key)) {
         return "The retry had another idempotency key. Take the key from fields that stay the same when the sender \
-                repeats the request. `key_of` lists which fields change it."
+                repeats the request. `key_of` lists which fields change the key."
             .to_owned();
     }
     if first.key.is_some() && last.key.is_some() {
@@ -373,8 +381,8 @@ fn advice_for_missing(played: &Played, name: &str) -> String {
         played.trace.iter().position(|told| matches!(told, Told::Wrote { call: Call::Complete, .. }));
     let died = played.trace.iter().position(|told| matches!(told, Told::Fault { fault: Fault::Die, .. }));
     if played.trace.iter().any(|told| failed(&told)) {
-        return "The call got no answer, and the handler answered as if it had succeeded. Return the error: then \
-                nothing is recorded, and the retry calls again."
+        return "The call failed, but the handler answered as if the call had succeeded. Return the error: then nothing \
+                is recorded, and the retry calls again."
             .to_owned();
     }
     if matches!((recorded, died), (Some(recorded), Some(died)) if recorded < died) {
@@ -395,6 +403,7 @@ fn advice_for_refused(played: &Played) -> String {
                 at `Release`."
             .to_owned();
     }
-    "The claim's lease had expired before each retry, and nothing else went wrong. Complete or release the claim."
+    "The last retries had no fault, and came after the claim's lease had expired, so the function itself refuses them. \
+     Complete or release the claim."
         .to_owned()
 }

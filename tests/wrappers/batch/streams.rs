@@ -1,4 +1,4 @@
-//! Kinesis and DynamoDB Streams: order, and the failed item as the checkpoint.
+//! Kinesis and DynamoDB Streams: the records' order, and the first failed record, which is Lambda's checkpoint.
 
 use lambda_idempotency::lambda::batch::{DynamoDbRecord, KinesisRecord};
 use serde_json::Value;
@@ -39,6 +39,7 @@ fn changes(records: &[(u32, &str, &str)]) -> Value {
             "dynamodb": {
                 "Keys": { "id": { "S": item } },
                 "NewImage": { "id": { "S": item }, "order": { "S": order } },
+                "ApproximateCreationDateTime": 1_795_000_000 + number,
                 "SequenceNumber": number.to_string(),
                 "StreamViewType": "NEW_IMAGE",
             },
@@ -82,7 +83,7 @@ async fn streams_return_only_the_first_failure() {
 }
 
 #[tokio::test]
-async fn partition_key_order_is_optional() {
+async fn order_per_partition_key_is_optional() {
     let bench = Bench::in_memory();
     let orders = bench.clone();
     let worker = bench.idempotency.kinesis(
@@ -112,7 +113,7 @@ async fn partition_key_order_is_optional() {
 }
 
 #[tokio::test]
-async fn item_change_order_is_optional() {
+async fn order_per_item_is_optional() {
     let new = |bench: &Bench| {
         let orders = bench.clone();
         bench.idempotency.dynamodb_stream(
@@ -137,9 +138,10 @@ async fn item_change_order_is_optional() {
     assert_eq!(bench.ran().len(), 7, "a completed change must not run again");
 }
 
-/// Two changes with the same key and content are one operation, although their sequence numbers and times differ.
+/// Two changes with the same key and content are one operation, although their sequence numbers and
+/// times differ.
 #[tokio::test]
-async fn change_number_and_time_are_ignored() {
+async fn sequence_number_and_time_of_changes_are_ignored() {
     let bench = Bench::new();
     let orders = bench.clone();
     let worker = bench.idempotency.dynamodb_stream(

@@ -25,7 +25,7 @@ pub enum Form {
     Ledger,
     /// The effect is in a table, in the completion's own transaction (T8).
     Transaction,
-    /// The effect is in a table, in one transaction with the finished record, without a claim.
+    /// The effect is in a table, in one transaction with the completed record. There's no claim.
     Optimistic,
     /// The effect is in a file, under a claim. The record is in PostgreSQL.
     Postgres,
@@ -129,7 +129,7 @@ impl Effects {
         }
     }
 
-    /// Lists the keys with effects, without those that [`forget`](Self::forget) deleted.
+    /// Lists the keys that still have effects. [`forget`](Self::forget) deletes a key's effects.
     pub(super) async fn keys(&self) -> Result<Vec<String>> {
         match self {
             Self::Files(ledger) => ledger.keys(),
@@ -138,7 +138,7 @@ impl Effects {
         }
     }
 
-    /// Deletes the effects of a key, after the judge has found no violation.
+    /// Deletes the effects of a key. The harness does this once the judge has found no violation for the key.
     pub(super) async fn forget(&self, key: &str) -> Result<()> {
         match self {
             Self::Files(ledger) => ledger.forget(key),
@@ -172,8 +172,9 @@ impl EffectsTable {
         let id = AttributeValue::S(key.to_owned());
         let read =
             self.client.get_item().table_name(&self.name).key("id", id).consistent_read(true).send().await;
-        let read =
-            read.map_err(|error| DisplayErrorContext(&error).to_string()).context("reading the effects")?;
+        let read = read
+            .map_err(|error| DisplayErrorContext(&error).to_string())
+            .context("couldn't read the effects")?;
         let Some(lines) = read.item().and_then(|item| item.get("effects")) else { return Ok(Vec::new()) };
         let lines = lines.as_l().map_err(|_| Problem::new("the effects aren't a list"))?;
         let read = |line: &AttributeValue| {
@@ -184,11 +185,12 @@ impl EffectsTable {
     }
 
     async fn keys(&self) -> Result<Vec<String>> {
-        let scan = self.client.scan().table_name(&self.name).consistent_read(true).send().await;
-        let scan =
-            scan.map_err(|error| DisplayErrorContext(&error).to_string()).context("reading all effects")?;
-        let ids = scan.items().iter().filter_map(|item| item.get("id")?.as_s().ok().cloned());
-        Ok(ids.collect())
+        let scan = self.client.scan().table_name(&self.name).consistent_read(true).into_paginator();
+        let items: std::result::Result<Vec<_>, _> = scan.items().send().collect().await;
+        let items = items
+            .map_err(|error| DisplayErrorContext(&error).to_string())
+            .context("couldn't list the keys that have effects")?;
+        Ok(items.iter().filter_map(|item| item.get("id")?.as_s().ok().cloned()).collect())
     }
 
     async fn forget(&self, key: &str) -> Result<()> {
