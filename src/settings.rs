@@ -14,13 +14,13 @@ pub enum Execution {
     /// delivery gets [`ErrorKind::OutcomeUnknown`] until an operator settles the record. Errors and panics
     /// are recorded as permanent failures.
     ///
-    /// The handler can start again if the key is released: by an operator, by your own call of
-    /// [`Claim::release`](crate::Claim::release), by an HTTP response with [`Recording::Release`], or because the
-    /// handler returns this library's own retryable error, such as that of a nested step that's in progress. The
-    /// library can't look into the handler's error. Instead, when the handler fails, the library checks whether a
-    /// retryable error of a nested step still exists, and releases the key if one does. So drop the errors that you
-    /// don't return. Effects before such a step may then happen again. So before such a step, put only effects that may
-    /// be repeated, or make each effect a separate step.
+    /// The exception is a released key: the handler can then start again. The key is released by an operator, by your
+    /// own call of [`Claim::release`](crate::Claim::release), by an HTTP response with [`Recording::Release`], or
+    /// because the handler returns this library's own retryable error, such as that of a nested step that's in
+    /// progress. The library can't look into the handler's error. Instead, when the handler fails, the library checks
+    /// whether your code still keeps a retryable error of a nested step, and releases the key if so. So drop each such
+    /// error that you don't return. The next run may repeat the effects from before the nested step. So before a nested
+    /// step, put only effects that may be repeated, or make each effect a separate step.
     ///
     /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes a record with an
     /// unknown outcome. The table keeps one record for each crash until an operator settles the record.
@@ -28,8 +28,10 @@ pub enum Execution {
     ///
     /// The library refuses what would allow a second run: unprotected runs ([`Settings::fail_open`]) when you build the
     /// [`Idempotency`](crate::Idempotency), and [`optimistic`](crate::Idempotency::optimistic) and `begin_in` when you
-    /// call them. Settle a function's stale claims before you change it from [`AtLeastOnce`](Self::AtLeastOnce): those
-    /// claims have an expiry.
+    /// call them.
+    ///
+    /// Settle a function's stale claims before you change the function from [`AtLeastOnce`](Self::AtLeastOnce). Those
+    /// claims have an expiry, so a TTL or a sweep can remove them, and the handler can then start again.
     AtMostOnce,
 }
 
@@ -78,10 +80,10 @@ pub enum Mode {
     /// One operation, one outcome.
     #[default]
     Enforce,
-    /// The handler always runs, and the caller gets its answer. Beside the handler, the library claims and records in
-    /// a namespace that [`Enforce`](Self::Enforce) never reads, and reports what `Enforce` would have done: as the
-    /// event `shadow` and in the metrics whose names begin with `idempotency_shadow`. The store adds at most 100
-    /// milliseconds to a delivery, and its failures are counted and otherwise ignored.
+    /// The handler always runs, and the caller gets its answer. Beside the handler, the library claims the key and
+    /// records the outcome in a namespace that [`Enforce`](Self::Enforce) never reads. The event `shadow`, and the
+    /// metrics whose names begin with `idempotency_shadow`, report what `Enforce` would have done. The store adds at
+    /// most 100 milliseconds to a delivery, and its failures are counted and otherwise ignored.
     Shadow,
     /// The handler always runs. Records are neither read nor written. Writes that the handler stages are still
     /// committed, in one transaction.
@@ -117,31 +119,31 @@ impl FromStr for Mode {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
-    /// How long a settled record is replayed. Default: 24 hours; at most ten years. Must be longer than
-    /// callers and queues keep retrying.
+    /// How long a settled record is replayed. Default: 24 hours; at most ten years. Must be longer than the time for
+    /// which callers and queues keep retrying.
     pub retention: Duration,
     /// The maximum difference between two executors' clocks. Default: 2 seconds; at most an hour.
     pub skew_margin: Duration,
     /// How long the lease lasts after the invocation's deadline. Default: 2 seconds; at most an hour. The
     /// library cuts an async handler off at the deadline, on every platform, since code can run on after a
-    /// timeout (aws/aws-lambda-rust-runtime#1155). It can't cut off code that blocks its thread,
-    /// `spawn_blocking` or spawned tasks: give those their own time limit.
+    /// timeout (aws/aws-lambda-rust-runtime#1155). It can't cut off code that blocks its thread, or tasks that the
+    /// handler spawns, also with `spawn_blocking`: give them their own time limit.
     pub lease_grace: Duration,
     /// The lease's length if the deadline is unknown. Default: 60 seconds; at most a day. The handler is cut
     /// off before the lease ends.
     pub lease_fallback: Duration,
     /// The length of a short lease that's extended while the handler runs, whenever a third of this length has
-    /// passed. Default: none. The lease then lasts until the deadline, or for
-    /// [`lease_fallback`](Self::lease_fallback). Kinesis and DynamoDB Streams are the exception: without this
-    /// setting, their records get leases of 15 seconds.
+    /// passed. Default: none. Without this setting, the lease lasts until the deadline, or for
+    /// [`lease_fallback`](Self::lease_fallback) if the deadline is unknown. For records of Kinesis and DynamoDB
+    /// Streams, the default is 15 seconds.
     ///
     /// Use it for long work, or work of unknown length: in a container, for long PostgreSQL work, on Lambda
     /// Managed Instances, or in a function with a long timeout. If the process dies, its key is free after
     /// this length and the skew margin instead of after the deadline. Each extension costs one request. An
     /// extended lease never goes past a known deadline plus the grace. If a lease can't be extended, the library
     /// cuts the handler off before the lease ends. If another claim took over, it cuts the handler off at once.
-    /// The library checks the time when it polls the handler's future: it can neither extend nor cut off work that
-    /// blocks its thread.
+    /// The library checks the time when it polls the handler's future. So if a handler blocks its thread, the library
+    /// can neither extend the lease nor cut the handler off.
     ///
     /// At least three times [`lease_grace`](Self::lease_grace), so that an extension can fail and be retried;
     /// at most a day.
@@ -176,9 +178,10 @@ pub struct Settings {
     /// invocation has left, or that the front end still waits, so that its handler has the other half if the key
     /// becomes free. Each poll is one request, and Lambda bills the wait.
     pub wait_in_progress: Duration,
-    /// Whether the handler runs without protection if the store fails before the claim. Every duplicate then runs
-    /// too, and the library counts each of these runs. Default: no; the delivery is refused with
-    /// [`ErrorKind::Unavailable`], and the handler doesn't run.
+    /// Whether the handler runs without protection if the store fails before the claim. If it does, every duplicate
+    /// runs too, and the library counts each of these runs. By default, it doesn't: the delivery is refused with
+    /// [`ErrorKind::Unavailable`]. If no time is left when the store has failed, the delivery is refused even with this
+    /// setting.
     pub fail_open: bool,
     /// The largest response that's kept, in bytes. Default: 8 MiB, which is over Lambda's own limit of 6 MB
     /// ("Lambda quotas", AWS Lambda developer guide). A larger response is recorded as not retained.
@@ -347,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_duration_is_refused_by_name() {
+    fn zero_duration_error_names_the_setting() {
         type Zero = fn(&mut Settings);
         let zeroed: [(&str, Zero); 4] = [
             ("retention", |s| s.retention = Duration::ZERO),

@@ -92,7 +92,8 @@ async fn attempt(
         Action::Refused(refusal) => refusal,
         _ => Refusal::Unavailable,
     };
-    Err(Refused::of(refusal, refusal_error(key, refusal, driven.store_error, driver.now())))
+    let now = driver.now();
+    Err(Refused::of(refusal, refusal_error(key, refusal, driven.store_error, now), &state, now))
 }
 
 /// Returns when waiting ends: after at most half of the time that's left. If the last attempt finds the key

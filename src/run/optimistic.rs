@@ -41,14 +41,14 @@ pub(super) struct Optimistic {
 
 /// The result of [`Optimistic::begin`].
 pub(super) enum Looked {
-    /// There's no live record, or the record wasn't read.
+    /// The key is claimable, or the record wasn't read.
     Free(Optimistic),
     /// The recorded outcome.
     Replay(Replay),
 }
 
 impl Optimistic {
-    /// Starts an operation without a claim. Sends no request if `reads_first` is false.
+    /// Starts an operation without a claim, or finds its outcome. Sends no request if `reads_first` is false.
     pub(super) async fn begin(
         driver: &Driver,
         key: &StoredKey,
@@ -95,8 +95,9 @@ impl Optimistic {
             Action::Refused(refusal) => refusal,
             _ => Refusal::Unavailable,
         };
-        let error = refusal_error(key, refusal, driven.store_error, driver.now());
-        Err(Refused::of(refusal, error).reported(key))
+        let now = driver.now();
+        let error = refusal_error(key, refusal, driven.store_error, now);
+        Err(Refused::of(refusal, error, &it.state, now).reported(key))
     }
 
     pub(super) fn key(&self) -> &StoredKey {
@@ -118,7 +119,7 @@ impl Optimistic {
         self.cut_off
     }
 
-    /// Stores the outcome together with `writes`, and reports the result.
+    /// Settles as `verdict` says, together with `writes` if there are any. Reports and returns how that ended.
     ///
     /// # Errors
     ///

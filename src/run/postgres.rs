@@ -1,7 +1,7 @@
-//! Keeps the record in the handler's own transaction: claim, work and outcome all commit, or none does.
+//! Keeps the record in the handler's own transaction: the work and its outcome both commit, or neither does.
 //!
-//! The machine works as it does without a claim: it reads the record, the work runs, and the machine stores the
-//! finished record. Until the transaction ends, the transaction's own lock holds the key.
+//! There's no claim, as in an optimistic run: the machine reads the record, the work runs, and the machine stores the
+//! finished record. An advisory lock holds the key until the transaction ends.
 
 use std::time::Duration;
 
@@ -33,14 +33,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// How many times the library checks whether a commit succeeded after its answer was lost. The disconnected session
-/// may still be processing the commit.
+/// If a commit's answer is lost, the library checks at most this many times whether the commit succeeded, because the
+/// disconnected session may still be processing it.
 const CHECKS: u32 = 20;
 /// The pause between two checks.
 const BETWEEN_CHECKS: Duration = Duration::from_millis(100);
 
-/// An operation in your transaction. Dropping it leaves nothing behind: roll the transaction back, or commit
-/// your work without a record.
+/// An operation in your transaction. If you drop it, the transaction gets no record: roll the transaction back, or
+/// commit your work without a record.
 #[must_use = "if you don't store its outcome, the operation runs again"]
 pub struct InTransaction<'t> {
     driver: Driver,
@@ -122,7 +122,8 @@ impl<'t> InTransaction<'t> {
             Action::Refused(refusal) => refusal,
             _ => Refusal::Unavailable,
         };
-        Err(Refused::of(refusal, refusal_error(&key, refusal, driven.store_error, driver.now())))
+        let now = driver.now();
+        Err(Refused::of(refusal, refusal_error(&key, refusal, driven.store_error, now), &state, now))
     }
 
     /// The owner of the record that [`complete`](Self::complete) puts into the transaction.

@@ -6,7 +6,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::StoredKey,
     observe,
-    protocol::{Decline, End, Refusal},
+    protocol::{Decline, End, Refusal, State},
     settings::Execution,
     store::{StoreError, StoreErrorKind},
     time::Timestamp,
@@ -28,15 +28,22 @@ pub(crate) struct Refused {
 pub(crate) enum RefusedBy {
     /// A rule of the protocol.
     Rule,
-    /// The store, which failed before the claim.
+    /// The store, which failed before the claim. The handler may run unprotected, if the settings say so.
     Store,
+    /// The store, which failed before the claim. It's too late to run the handler, even unprotected.
+    StoreTooLate,
     /// The recorded outcome, which couldn't be read.
     Outcome,
 }
 
 impl Refused {
-    pub(super) fn of(refusal: Refusal, error: Error) -> Self {
+    /// The refusal with which `state` ended at `now`.
+    pub(super) fn of(refusal: Refusal, error: Error, state: &State, now: Timestamp) -> Self {
+        let is_late = now >= state.plan().usable_until;
         let by = match refusal {
+            Refusal::Unavailable | Refusal::Abandoned(_) | Refusal::Rejected if is_late => {
+                RefusedBy::StoreTooLate
+            }
             Refusal::Unavailable | Refusal::Abandoned(_) | Refusal::Rejected => RefusedBy::Store,
             _ => RefusedBy::Rule,
         };
@@ -172,7 +179,7 @@ pub(super) fn not_released(key: &StoredKey, cause: Option<StoreError>) -> Error 
 }
 
 /// Returns the error for a handler that was cut off under a claim. The key becomes claimable at `until`. `is_replaced`
-/// says that the claim was lost because an operator settled or released the record.
+/// says whether the claim was lost because an operator settled or released the record.
 pub(super) fn cut_off(
     key: &StoredKey,
     execution: Execution,
@@ -182,14 +189,14 @@ pub(super) fn cut_off(
 ) -> Error {
     match execution {
         Execution::AtLeastOnce => {
-            Error::new(ErrorKind::InProgress, format!("{key}: {CUT_OFF}; retry when its lease has expired"))
+            Error::new(ErrorKind::InProgress, format!("{key}: {CUT_OFF}; retry when the lease has expired"))
                 .with_retry_after(now.until(until))
         }
         Execution::AtMostOnce if is_replaced => Error::new(
             ErrorKind::InProgress,
             format!(
                 "{key}: the handler was cut off, because an operator has settled or released the record; a retry gets \
-                 its outcome, or runs the operation again"
+                 the recorded outcome, or runs the operation again"
             ),
         )
         .with_retry_after(DEFAULT_RETRY),
@@ -253,8 +260,8 @@ pub(super) fn fenced(key: &StoredKey, cause: Option<StoreError>) -> Error {
     because(error, cause)
 }
 
-/// Returns the error for a settlement whose outcome isn't known to be stored: one with the handler's own writes, or one
-/// without a claim. If it's certain that nothing was written, this also reports the error, because no other code does.
+/// Returns the error for a settlement with the handler's own writes, or without a claim, if its outcome isn't known to
+/// be stored. If it's certain that nothing was written, also reports the error, because no other code does.
 pub(super) fn not_concluded(key: &StoredKey, end: &End, cause: Option<StoreError>, now: Timestamp) -> Error {
     let refusal = match *end {
         End::Fenced(until) => return in_progress(key, until, now),
@@ -323,8 +330,8 @@ pub(crate) fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
 /// Returns the error for an `on_declined` closure of the wrong type, and reports the error.
 pub(super) fn wrong_closure_type<T>(key: &StoredKey) -> Error {
     let error = Error::misuse(format!(
-        "{key}: the closure of `on_declined` takes or returns the wrong type. It must take the store's own type and return \
-         {}, as the handler does. Nothing was written",
+        "{key}: the closure of `on_declined` takes or returns the wrong type. It must take the store's type, such as \
+         `&dynamodb::Declined`, and return {}, as the handler does. Nothing was written",
         type_name::<T>()
     ));
     observe::misused(&error);

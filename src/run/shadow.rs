@@ -1,5 +1,5 @@
-//! Shadow mode: claims and records beside the handler, in its own namespace, and reports what enforcing
-//! would have done.
+//! Shadow mode: claims the key and records the outcome beside the handler, in a separate namespace, and reports what
+//! enforcing would have done.
 //!
 //! Nothing here has an effect on the handler or its answer. The claim is sent while the handler runs, in the same
 //! task: Lambda freezes a process as soon as it has answered, so a spawned task would stop in the middle of a
@@ -39,27 +39,27 @@ const MOST: Duration = Duration::from_millis(100);
 
 /// The state of the key in the shadow's namespace.
 pub(super) enum Found {
-    /// Enforcing would run the handler. `true` means that it would take over a stale claim.
+    /// Enforcing would run the handler. `true` means that enforcing would take over a stale claim.
     Free(Box<State>, bool),
     /// Enforcing would replay this outcome.
     Recorded(Box<Record>),
-    /// Enforcing would refuse.
+    /// Enforcing would refuse the delivery with this kind of error.
     Refused(ErrorKind),
-    /// The store failed, or was too slow.
+    /// It's unknown what enforcing would do, for example because the store failed or was too slow.
     Unknown(Option<StoreError>),
 }
 
-/// The request that finds out what enforcing would do. It's answered while the handler runs.
+/// The request that finds out what enforcing would do (`Waiting`), or its answer (`Found`).
 pub(super) enum Asking {
     Waiting(BoxFuture<'static, Found>),
     Found(Found),
 }
 
-/// The shadow of one delivery that isn't enforced, or `None` if idempotency is switched off.
+/// Shadow mode's work beside one delivery, or `None` if idempotency is switched off.
 pub(super) struct Beside(Option<Shadow>);
 
-/// The shadow for code that settles its operation itself, with a `Claim` or in its own transaction. The request to the
-/// store is sent when the operation begins, before that code runs.
+/// Shadow mode's work beside code that settles its operation itself, with a `Claim` or in its own transaction. Here,
+/// shadow mode sends its request, and waits for the answer, before that code runs.
 pub(crate) struct Unclaimed {
     beside: Beside,
     found: Found,
@@ -76,8 +76,9 @@ struct Shadow {
     left: Duration,
 }
 
-/// Returns whether to run a delivery that enforcing would refuse as `kind`, without a request to the store. It runs if
-/// idempotency isn't enforced. This function then counts and reports the delivery.
+/// Returns whether to run a delivery that enforcing would refuse as `kind` before any request to the store. If
+/// idempotency isn't enforced, the delivery runs. This function then counts the delivery and, in shadow mode, reports
+/// it.
 #[cfg(feature = "events")]
 pub(crate) fn lets_pass(driver: &Driver, kind: &'static str) -> bool {
     if driver.settings.is_enforced() {
@@ -90,8 +91,8 @@ pub(crate) fn lets_pass(driver: &Driver, kind: &'static str) -> bool {
     true
 }
 
-/// Returns the handle for a handler that runs without a claim. It shows a first attempt, and derives the same
-/// keys as a real claim.
+/// Returns the handle for a handler that runs without a claim. The handle shows a first attempt, and derives the
+/// same keys as a real claim's handle.
 pub(super) fn unclaimed_handle(driver: &Driver, key: &StoredKey, timing: &Timing) -> ClaimHandle {
     let held = Held {
         owner: Owner::from_bytes([0; 16]),
@@ -212,7 +213,8 @@ impl Asking {
 }
 
 impl Shadow {
-    /// Runs `work` in the time that's left: of [`MOST`], and before the caller's answer is due.
+    /// Runs `work`, and stops it when the time that's left of [`MOST`] is over or the caller's answer is due. `None` if
+    /// `work` was stopped or panicked.
     async fn in_time<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let clock = self.driver.clock();
         let begun = clock.now();
@@ -276,14 +278,16 @@ async fn ask(
         Action::Refused(refusal) => refusal,
         _ => Refusal::Unavailable,
     };
-    let refused = Refused::of(refusal, refusal_error(key, refusal, None, driver.now()));
+    let now = driver.now();
+    let refused = Refused::of(refusal, refusal_error(key, refusal, None, now), &state, now);
     match refused.by {
-        RefusedBy::Store => Found::Unknown(driven.store_error),
+        RefusedBy::Store | RefusedBy::StoreTooLate => Found::Unknown(driven.store_error),
         RefusedBy::Rule | RefusedBy::Outcome => Found::Refused(refused.error.kind()),
     }
 }
 
-/// Whether the recorded outcome is the same as the handler's outcome now. `None` if either wasn't kept.
+/// Whether the recorded outcome is the same as the handler's outcome now. `None` if that's unknown: one of them wasn't
+/// kept, or the recorded one is encrypted.
 fn is_same(record: &Record, verdict: &Verdict) -> Option<bool> {
     let (Outcome::Retained(recorded), is_failure) = outcome_of(record)? else { return None };
     match verdict {

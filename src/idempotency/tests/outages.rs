@@ -17,8 +17,8 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// Runs a delivery that has the time `left` until its deadline. When the handler returns, the store starts to fail, for
-/// the time and in the way that `outage` sets. Returns the delivery's answer and duration.
+/// Runs a delivery whose deadline is `left` away. When the handler returns, an outage of the store begins. `outage` is
+/// its length, and how each call ends. Returns the delivery's answer and duration.
 async fn settles_through(
     bench: &Bench,
     left: Duration,
@@ -76,7 +76,7 @@ async fn transactions_are_committed_through_outages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outage_retries_leave_the_answer_reserve() {
+async fn outage_retries_leave_time_to_answer() {
     for script in all() {
         for (left, limit) in [(3.0, 2.75), (20.0, 19.75), (900.0, 30.0)] {
             let bench = Bench::new();
@@ -136,8 +136,8 @@ async fn responses_after_front_end_limit_are_kept() {
     }
 }
 
-/// A slow handler begins a step when the front end has stopped waiting. The store is healthy at the claim. When the
-/// handler returns, the store fails for 3 s.
+/// A step begins after the front end has stopped waiting. The store is healthy when the step claims its key. When the
+/// step's handler returns, the store fails for 3 s.
 #[tokio::test(start_paused = true)]
 async fn claims_after_front_end_limit_are_sent() {
     for fail_open in [false, true] {
@@ -181,10 +181,30 @@ async fn unsent_claims_never_cause_unprotected_runs() {
     assert!(refused >= 2, "expected a refusal for at least two of the freezes, got {refused}");
 }
 
-/// Without a cut-off, the settlement has no time limit. Writing the chunks has one, so that the outcome is recorded
-/// before the deadline.
+/// The process freezes while it waits for the answer to its claim. After the freeze, the deadline has passed, and the
+/// library can't tell whether the store was slow. It's too late for the handler, so `fail_open` doesn't run it.
 #[tokio::test(start_paused = true)]
-async fn hanging_chunk_write_never_delays_late_settlement() {
+async fn claims_frozen_past_deadline_never_run_unprotected() {
+    for script in
+        [vec![Meets(Fault::Silence)], vec![Meets(Fault::Silence); 2], vec![Meets(Fault::Silence); 3]]
+    {
+        let bench = Bench::with(|builder| builder.fail_open(true));
+        let inside = bench.in_invocation(bench.now().saturating_add(seconds(10.0)));
+        bench.store.script(script);
+        let freeze = async {
+            tokio::time::sleep(seconds(1.0)).await;
+            bench.jump.store(20_000, Ordering::SeqCst);
+        };
+        let (result, ()) = tokio::join!(inside.run("k", 1), freeze);
+        let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
+        assert_eq!((error.kind(), bench.runs()), (ErrorKind::Unavailable, 0), "{error}");
+    }
+}
+
+/// Without a cut-off, the settlement has no time limit. But the chunks' write has a limit, so that the outcome is
+/// recorded before the deadline.
+#[tokio::test(start_paused = true)]
+async fn hanging_chunk_write_leaves_time_to_settle() {
     let bench = Bench::with(|builder| builder.cut_off(false));
     bench.store.limit_inline(1);
     let deadline = bench.now().saturating_add(seconds(10.0));
@@ -282,7 +302,7 @@ async fn thawed_process_returns_the_recorded_outcome() {
 
 /// The process is frozen in its handler, which returns as soon as the process thaws.
 #[tokio::test(start_paused = true)]
-async fn thawed_handler_records_its_outcome() {
+async fn thawed_handler_settles_unless_taken_over() {
     // Under these settings, the key is claimable 150 ms after the deadline.
     let short = |builder: crate::Builder| builder.lease_grace(seconds(0.1)).skew_margin(seconds(0.05));
     for (is_taken_over, frozen_for) in [(false, 60_000), (true, 60_000), (false, 3_200), (true, 3_200)] {
@@ -366,7 +386,7 @@ async fn unanswered_claim_is_released() {
     assert_eq!(bench.record("k").status(), Status::Released);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery doesn't wait for the lease");
 
-    // The release got no answer either: the key may be blocked until the claim is stale.
+    // The release fails too, so the key is blocked until the claim is stale.
     bench.store.script([Meets(Fault::LoseAnswer), Meets(Fault::Throttle), Meets(Fault::Throttle)]);
     let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("not refused") };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -414,7 +434,7 @@ async fn later_attempts_learn_of_interrupted_attempts() {
 async fn refused_step_releases_at_most_once_key() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     let steps = bench.beside(|builder| builder);
-    // Another delivery holds the step's claim, so the runs below are refused.
+    // Another delivery holds the step's claim, so the step is refused in both cases.
     steps.abandon("step", 1).await;
     for (passes_on, status) in [(true, Status::Released), (false, Status::Failed)] {
         let step = steps.clone();
@@ -468,8 +488,8 @@ async fn refusal_through_unprotected_step_releases_outer_key() {
     assert_eq!(bench.record("outer").status(), Status::Released);
 }
 
-/// The middle step succeeds. It keeps the refusal, for example in a log, but the outer operation fails for another
-/// reason.
+/// The inner step is refused. The middle step keeps the refusal, for example in a log, and succeeds. The outer
+/// operation fails for another reason.
 #[tokio::test(start_paused = true)]
 async fn refusals_below_a_successful_step_release_nothing() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));

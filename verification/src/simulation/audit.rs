@@ -19,6 +19,7 @@ use lambda_idempotency::{
 
 use super::{
     Figures, Report,
+    clock::SKEW_MARGIN,
     config::{Config, Sabotage},
     network::{Effects, Table},
     reached::Item,
@@ -155,7 +156,7 @@ struct Book {
     table: Option<Arc<Table>>,
 }
 
-/// The checker; see the [module](self).
+/// The audit of one schedule; see the [module](self).
 pub struct Audit {
     config: Config,
     keeps_trace: bool,
@@ -255,7 +256,7 @@ impl Audit {
         self.config.sabotage
     }
 
-    /// Whether the clocks are within the promised skew.
+    /// Whether the clocks differ by no more than the skew margin.
     fn clocks_agree(&self) -> bool {
         !self.config.has(Circumstance::SkewBeyond)
     }
@@ -285,7 +286,8 @@ impl Audit {
         };
     }
 
-    /// Checks a write that was applied. `effects` are the transaction's effects if the write was part of one.
+    /// Checks a write that was applied. If the write was part of a transaction, `effects` are that transaction's
+    /// effects.
     pub fn wrote(
         &self,
         at: u64,
@@ -349,7 +351,11 @@ impl Audit {
     ) {
         if let Write::Settle { owner, generation, .. } = write {
             if before.owner != *owner || before.generation != *generation || before.lease_until().is_none() {
-                violate(book, "fencing", format!("{key}: settled at {at} by a sender without this claim"));
+                violate(
+                    book,
+                    "fencing",
+                    format!("{key}: settled at {at} by a sender that doesn't hold the claim"),
+                );
             }
             return;
         }
@@ -359,7 +365,7 @@ impl Audit {
                 violate(
                     book,
                     "fencing",
-                    format!("{key}: extended at {at} by a sender without this claim, or not to a later time"),
+                    format!("{key}: extended at {at} without the claim, or the lease didn't grow"),
                 );
             }
             return;
@@ -429,6 +435,11 @@ impl Audit {
                     let what =
                         format!("key {key} runs without protection at {at}, but the store hadn't failed");
                     violate(book, "handlers run only under a claim", what);
+                }
+                let deadline = book.deadlines.get(&executor).filter(|_| !self.has_wrong_clocks());
+                if deadline.is_some_and(|deadline| at > deadline + SKEW_MARGIN as u64 / 2) {
+                    let what = format!("key {key} runs without protection at {at}, after its deadline");
+                    violate(book, "no handler starts after its deadline", what);
                 }
                 book.figures.reached.count(Item::RunsUnprotected);
                 book.current.insert(executor, number);

@@ -32,7 +32,7 @@ impl Executor {
         let run = self.audit().run_began(world.now(), self.id(), key, payload, right);
         self.work_briefly().await;
         let fails = world.strikes(Circumstance::HandlerError, 50);
-        // Under at-most-once, a delivery whose handler has begun never releases its key.
+        // Under at-most-once, a delivery that has begun its work never releases its key.
         let gives_back = !world.config.at_most_once && world.random(|random| random.chance(500));
         if fails && gives_back {
             self.audit().handler_failed(run);

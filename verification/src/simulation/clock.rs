@@ -16,8 +16,8 @@ use super::{scheduler::World, trouble::Circumstance, undone::Undone};
 pub const SKEW_MARGIN: i64 = 2000;
 /// The longest pause before a retry, in ms.
 const LONGEST_PAUSE: u64 = 1600;
-/// How far a clock may be off to either side, in ms, in schedules beyond the skew margin, in which only fencing is
-/// promised.
+/// How far a clock may be off to either side, in ms, in schedules with `SkewBeyond`. In such a schedule, only fencing
+/// is promised.
 const BEYOND: i64 = 60_000;
 
 /// A clock that may be off, jump and stop. Clones share its state.
@@ -31,7 +31,7 @@ pub struct FaultyClock {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Hands {
-    /// How far the clock is off, in ms.
+    /// How far the clock is ahead of true time, in ms. Negative if it's behind.
     offset: i64,
     /// While the clock is stopped: the true time when it continues, and the time that it shows.
     stands: Option<(u64, u64)>,
@@ -63,7 +63,7 @@ impl FaultyClock {
         self.hands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Applies the clock's faults. A fault happens between two readings of the clock.
+    /// Sometimes lets the clock jump or stop, just before a reading.
     fn tamper(&self, hands: &mut Hands, now: u64) {
         if self.furthest == 0 {
             return;

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::random::Random;
 
-/// A deliberately broken store, which shows that the simulation catches faults.
+/// How the store is deliberately broken, if it is. The simulation must catch each way to break it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sabotage {
     /// The store isn't broken.
@@ -17,27 +17,28 @@ pub enum Sabotage {
     None,
     /// The store settles any record, even another owner's or a settled one, as Powertools does.
     SettleUnconditionally,
-    /// The store takes over and reclaims without comparing the version that was seen.
+    /// The store applies takeovers and reclaims without checking that the record is still as the executor read it.
     ReplaceUnconditionally,
     /// The store grants a claim although the key has a record.
     ClaimUnconditionally,
     /// The store gives any record the requested lease, whoever owns it and even if it's settled.
     ExtendUnconditionally,
-    /// The store puts a conclusion over any record.
+    /// The store lets a conclusion replace any record.
     ConcludeUnconditionally,
-    /// The store applies the handler's own writes even if the record's condition fails.
+    /// The store applies the handler's own writes even if the condition on the record fails.
     EffectUnconditionally,
 }
 
 /// How the deliveries of a schedule are protected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
-    /// Claims protect the deliveries. The handler's effect happens at once.
+    /// Claims protect the deliveries. The handler's effect happens while the handler runs, outside any transaction.
     #[default]
     Claims,
     /// Claims protect the deliveries. The handler's effect is part of one transaction with its outcome.
     Transactions,
-    /// A claim protects some deliveries. Only the transaction of effect and outcome protects the others.
+    /// Some deliveries run under a claim, and others without one. Either way, one transaction commits effect and
+    /// outcome.
     Mixed,
 }
 
@@ -81,8 +82,8 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// The retentions, in seconds: a little longer than the longest lease, five minutes, an hour, the default, and
-    /// ninety days.
+    /// The retentions, in seconds: 90 seconds (a little longer than the longest lease), five minutes, an hour, a day
+    /// (the default), and ninety days.
     pub const RETENTIONS: [u64; 5] = [90, 300, 3600, 86_400, 90 * 86_400];
     /// The default settings, but with a retention of five minutes.
     pub const NONE: Self = Self {
@@ -109,7 +110,7 @@ impl Choices {
             lets_run: is_so(2),
             retention: 0,
         };
-        // At least half of the retentions are so short that they end within the schedule.
+        // At least half of the schedules have a retention so short that it can end during the schedule.
         let retention = if is_so(2) { 300 } else { *random.pick(&Self::RETENTIONS).unwrap_or(&300) };
         Self { retention, ..chosen }
     }
@@ -152,19 +153,20 @@ pub struct Config {
     pub keys: u32,
     /// The number of deliveries per executor.
     pub deliveries: u32,
-    /// One bit for each [`Trouble`].
+    /// The troubles that can happen, one bit for each [`Trouble`].
     pub faults: u32,
     /// Whether the schedule runs under at-most-once.
     pub at_most_once: bool,
     /// How deliveries are protected.
     pub way: Way,
-    /// Whether leases are short, and extended while handlers run.
+    /// Whether leases are short, and the library extends them while handlers run.
     pub extends: bool,
     /// The user's settings.
     pub choices: Choices,
-    /// Whether pairs of executors share one process, which handles two deliveries concurrently.
+    /// Whether the executors share processes in pairs. Such a process handles two deliveries concurrently.
     pub shares: bool,
-    /// How stores fail in this schedule's outages, if any. A campaign's schedules have no other faults.
+    /// How the store fails in this schedule's outages. Only schedules of a campaign (see [`outages`]) have outages,
+    /// and they have no other faults.
     pub outage: Option<Outage>,
     /// How the store is broken, if it is.
     pub sabotage: Sabotage,
@@ -173,7 +175,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The schedule of a seed. Most schedules are small, since most bugs need little; some are large.
+    /// The schedule of a seed. Most schedules are small, since a few executors and keys are enough for most bugs.
+    /// Some schedules are large.
     pub fn from_seed(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x51_7c_c1_b7_27_22_0a_95);
         let (executors, keys) = match random.below(100) {
@@ -187,8 +190,8 @@ impl Config {
         if random.below(4) != 0 {
             faults &= !Trouble::from(Circumstance::SkewBeyond).bit();
         }
-        // A quarter of the schedules, at least, have none of the troubles in `UNRECORDING`, which allows stricter
-        // checks.
+        // At least a quarter of the schedules have none of the troubles in `UNRECORDING`, so that the audit can check
+        // their answers more strictly.
         if random.below(4) == 0 {
             faults &= !Trouble::UNRECORDING.iter().fold(0, |all, trouble| all | trouble.bit());
         }
@@ -215,7 +218,7 @@ impl Config {
     /// The schedule of a seed in a campaign: outages of one kind, and no process crashes or freezes.
     pub fn of_campaign(seed: u64, outage: Outage) -> Self {
         let mut random = Random::new(seed ^ 0x2b_7e_15_16_28_ae_d2_a6);
-        // With a short lease and skewed clocks, less time may be left than the executor assumes. So a campaign's
+        // A short lease together with skewed clocks may leave an executor less time than it assumes. So a campaign's
         // schedule never has both.
         let extends = random.below(4) == 0;
         let is_skewed = !extends && random.below(2) == 0;
@@ -242,7 +245,7 @@ impl Config {
         self.choices.unprotected && !self.at_most_once && self.way == Way::Claims
     }
 
-    /// Whether deliveries use `begin` and the `Claim`.
+    /// Whether some deliveries use `begin` and the `Claim`.
     pub fn may_begin(&self) -> bool {
         self.choices.begins && self.way == Way::Claims
     }

@@ -34,11 +34,13 @@ use super::{
 
 /// Calls to the store end this long before the deadline: the library's default.
 pub const RESERVE: Duration = Duration::from_millis(250);
-/// The single settlement call for a late result ends this long before the deadline: a fifth of the reserve.
+/// If a handler returns inside the reserve, its single settlement call ends this long before the deadline: a fifth of
+/// the reserve.
 pub const HARD_FLOOR: Duration = Duration::from_millis(50);
 /// How long a settlement is retried if no deadline ends it earlier: the library's default.
 pub const SETTLE_WITHIN: Duration = Duration::from_secs(30);
-/// The lease of an invocation without a deadline, in ms: the library's default. Only campaigns have longer leases.
+/// The lease of an invocation without a deadline, in ms: the library's default. It's the longest lease outside
+/// campaigns, in which deadlines can be later.
 const LEASE: u64 = 60_000;
 /// The length of a lease that's extended while its handler runs.
 const SHORT_LEASE: Duration = Duration::from_secs(9);
@@ -98,7 +100,8 @@ pub fn executors(world: &Arc<World>, audit: &Arc<Audit>) -> Vec<Executor> {
     all
 }
 
-/// Creates one more executor, without faults. It requests every key until that key has settled.
+/// Creates one more executor, without faults. For each key that a handler ran for, it processes deliveries until the
+/// key has settled.
 pub fn last_executor(world: &Arc<World>, audit: &Arc<Audit>) -> Executor {
     let table = audit.table();
     table.all_arrive(audit, world.now());
@@ -169,6 +172,13 @@ fn settings(config: &Config) -> Settings {
 }
 
 impl Executor {
+    /// Drops what the process had in memory: its cache. A shared process lives on, and keeps it.
+    pub fn forget_process(&self) {
+        if !self.world.config.shares {
+            self.idempotency.clear_local_cache();
+        }
+    }
+
     /// Returns another executor in the same process, with `deliveries` left.
     fn fresh(self, deliveries: u32) -> Self {
         let left = Arc::new(AtomicU32::new(deliveries));
@@ -317,8 +327,7 @@ impl Executor {
         let run = self.audit.run_began(world.now(), self.id, key, payload, right);
         self.work(run).await;
         if world.strikes(Circumstance::Hang, 30) {
-            // With extensions, the lease lasts for as long as the handler hangs, so the handler hangs for a
-            // shorter time.
+            // With extensions but without a deadline, nothing cuts the handler off, so this hang is shorter.
             world.sleep(if world.config.extends { 200_000 } else { 10_000_000 }).await;
         }
         if world.strikes(Circumstance::HandlerError, 50) {
@@ -352,9 +361,9 @@ impl Executor {
         Ok(format!("run {run} of key {key} with payload {payload}{:padding$}", ""))
     }
 
-    /// Stages the run's effect for the transaction with its outcome. If a condition on the effect fails, the
-    /// handler tries again, fails or answers differently. In a quarter of the runs, the handler registers no
-    /// `on_declined` callback.
+    /// Stages the run's effect, for one transaction with the run's outcome. In three quarters of the runs, the
+    /// handler also registers an `on_declined` callback. If a condition on the effect fails, the callback stages the
+    /// effect again, returns an error, or returns another answer.
     fn stage(&self, staging: &Staging, run: usize, key: u64, payload: u64) {
         if let Err(error) = staging.add(Effects(vec![run])) {
             self.audit.violate("effects can be staged", error.to_string());
@@ -377,8 +386,8 @@ impl Executor {
         });
     }
 
-    /// In a campaign, may start an outage when the delivery begins. Without a deadline, a claim has no time
-    /// limit, and a silent store would block it forever, so no silent outage starts then.
+    /// In a campaign, may start an outage when the delivery begins. A delivery without a deadline gets no silent
+    /// outage, since its claim has no time limit, and would wait forever for an answer.
     fn outage_at_the_claim(&self, deadline: u64) {
         let (world, now) = (&self.world, self.world.now());
         let Some(outage) = world.config.outage else { return };

@@ -1,4 +1,5 @@
-//! The simulated store: the library's own contract, behind a network with loss, delays and ambiguous results.
+//! The simulated store. It applies writes by the store's contract ([`Write::apply_to`]), behind a network that loses
+//! and delays messages and makes results ambiguous.
 
 use std::{
     collections::BTreeMap,
@@ -84,7 +85,7 @@ impl Table {
     pub fn claim_of(&self, key: &str) -> Option<([u8; 16], u64)> {
         let key = lambda_idempotency::Key::new(key).ok()?;
         let scope = lambda_idempotency::Scope::new("simulated", "run:step").ok()?;
-        // The audit calls this without holding the table's lock.
+        // `record` takes the table's lock, which the audit doesn't hold when it calls this function.
         let record = self.record(&StoredKey::new(&scope, &key))?;
         Some((*record.owner.as_bytes(), record.lease_until()?.as_millis()))
     }
@@ -171,8 +172,8 @@ impl SimulatedStore {
             .is_some_and(|expires_at| expires_at.as_millis() < now);
         if has_expired && self.world.strikes(Circumstance::Sweep, 300) {
             stored.records.remove(key);
-            // In reality, a transaction never arrives after the sweeper has removed a record that would have refused
-            // it.
+            // In reality, no transaction is in flight for so long that the sweeper first removes the record that
+            // would refuse it. So the key's late transactions are dropped.
             stored.late.retain(|(_, of, request)| of != key || !matches!(request, Request::Commit { .. }));
             self.audit.swept(now, key);
         }

@@ -1,10 +1,9 @@
 //! Campaigns: outages of one kind, each shorter than its delivery's remaining time, and no other faults.
 //!
-//! When its handler returns, or a little later, an executor can't reach its store for a share of the time
-//! that the delivery has left to record its outcome. At least 30 % of these outages take 50 to 95 % of that
-//! time. Other outages begin with the delivery and affect the claim. Every operation must be answered with
-//! its handler's result, in time. By then, the operation must be completed in the store. No effect may be
-//! repeated.
+//! Some outages begin when a handler returns, or a little later. Its executor then can't reach the store for a
+//! share of the time that the delivery has left to record its outcome. At least 30 % of these outages take 50 to
+//! 95 % of that time. Other outages begin with the delivery and affect the claim. Each result of a handler must
+//! reach the caller in time. By then, the operation must be completed in the store. No effect may be repeated.
 
 use std::fmt::Write as _;
 
@@ -14,8 +13,8 @@ use crate::random::Random;
 /// How a store fails during an outage.
 pub use lambda_idempotency::testing::Fault as Outage;
 
-/// All outages. After a lost request or answer, the client gives up after a second. In a silent outage, the
-/// client never gives up. In a silent outage and after internal errors, half of the writes were applied.
+/// All kinds of outages. If a request or an answer is lost, the client gives up after a second. In a silent outage,
+/// the client never gives up. In outages with silence or internal errors, half of the writes are applied.
 pub const ALL: [Outage; 7] = [
     Outage::LoseRequest,
     Outage::LoseAnswer,
@@ -31,10 +30,12 @@ pub fn named(name: &str) -> Option<Outage> {
     Outage::named(name).filter(|outage| ALL.contains(outage))
 }
 
-/// The least time that an outage leaves for the library, in ms. After a definite error, the library needs time for a
-/// pause, which takes half of the remaining time, and for a request. After an internal error, it needs time for a
-/// pause, a read, a pause and a request. The library gives up on a request without a response after half of the
-/// remaining time, but not before 250 ms. After that, it needs the same calls as after an internal error.
+/// The least time that an outage leaves for the library, in ms:
+///
+/// - After a definite error, the library needs a pause, which takes up to half of the remaining time, and a request.
+/// - After an internal error, it needs a pause, a read, a second pause and a request.
+/// - If a request gets no response, the library gives up on it after half of the remaining time, but not before
+///   250 ms. Then it needs the same as after an internal error.
 pub const fn leaves(outage: Outage) -> u64 {
     match outage {
         Outage::Throttle | Outage::Conflict | Outage::Refuse => 60,
@@ -43,8 +44,8 @@ pub const fn leaves(outage: Outage) -> u64 {
     }
 }
 
-/// When an outage begins and how long it lasts, in ms, for a delivery that has `left` to record its outcome.
-/// Returns `None` for no outage, for example because too little time is left.
+/// Draws an outage for a delivery that has `left` ms to record its outcome. Returns the delay before the outage and
+/// its length, in ms, or `None` for no outage, for example because too little time is left.
 pub(super) fn draw(outage: Outage, left: u64, random: &mut Random) -> Option<(u64, u64)> {
     let share = if random.percent(60) { random.between(500, 950) } else { random.between(10, 500) };
     let delay = if random.percent(70) { 0 } else { random.below(20) };
@@ -79,8 +80,9 @@ pub fn told(outage: Outage, figures: &Figures) -> String {
     let long: u64 = figures.outages[5..].iter().sum();
     let mut text = format!(
         "{}: {schedules} schedules, {operations} operations, {completed} answered and completed, {calls} store calls, \
-         {effects} direct effects and {committed} in transactions, {repeated} repeated ({expired} more after their \
-         retention); {all} outages, {} % of them at least half of the time left (each leaves at least {} ms):",
+         {effects} direct effects and {committed} in transactions, {repeated} repeated (and {expired} after the \
+         record's expiry); {all} outages, {} % of them for at least half of the time left, each leaving at \
+         least {} ms. Lengths as a share of the time left:",
         outage.name(),
         (100 * long).checked_div(all).unwrap_or_default(),
         leaves(outage)

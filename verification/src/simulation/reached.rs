@@ -33,7 +33,7 @@ macro_rules! items {
 }
 
 items! {
-    "settings, schedules with each" {
+    "settings (schedules with each)" {
         AtLeastOnce "`Execution::AtLeastOnce`"
         AtMostOnce "`Execution::AtMostOnce`"
         ReleasesErrors "`on_handler_error` releases"
@@ -55,10 +55,10 @@ items! {
         Extends "a `lease_extension`"
     }
     "entry points" {
-        Claims "`Operation::run`, schedules"
-        Transactions "effects in the outcome's transaction, schedules"
-        Mixed "`optimistic` and `optimistic_reading_first` beside claims, schedules"
-        OneProcess "concurrent deliveries in one process, schedules"
+        Claims "`Operation::run` (schedules)"
+        Transactions "effects in the outcome's transaction (schedules)"
+        Mixed "`optimistic` and `optimistic_reading_first` beside claims (schedules)"
+        OneProcess "concurrent deliveries in one process (schedules)"
         ClaimCompleted "`Claim::complete`"
         ClaimFailed "`Claim::fail`"
         ClaimReleased "`Claim::release`"
@@ -70,7 +70,7 @@ items! {
         OperatorOmits "completes without a response"
         OperatorFails "records a failure"
         OperatorReleases "releases the key"
-        OperatorMeetsHandler "acts on a handler that runs"
+        OperatorMeetsHandler "settles a claim while its handler runs"
         OperatorLost "finds that the record changed"
     }
     "applied writes" {
@@ -200,8 +200,8 @@ impl Reached {
     }
 }
 
-/// The item of an error kind. `None` for a kind that no schedule can return: `tests/reached.rs` names the
-/// test for it.
+/// The item of an error kind. `None` for a kind without an item: `tests/reached.rs` names a test for each such
+/// kind.
 fn of_kind(kind: ErrorKind) -> Option<Item> {
     let name = kind.as_str();
     let is_it =

@@ -208,10 +208,12 @@ impl Task {
         Self { future: Some(executor.start()), executor, signal, frozen_until: 0 }
     }
 
-    /// Ends the process. Another process continues with the remaining deliveries.
+    /// Ends the process. Another process continues with the remaining deliveries. If the process has a second executor,
+    /// only this executor's delivery ends, as if its future were dropped.
     fn crash(&mut self, world: &World, audit: &Audit, is_deadline: bool) {
         audit.crashed(self.executor.id(), world.now(), is_deadline);
         world.count(|figures| figures.crashes += 1);
+        self.executor.forget_process();
         self.future = Some(self.executor.start());
         self.signal.is_ready.store(true, Ordering::Relaxed);
     }

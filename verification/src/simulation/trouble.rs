@@ -1,8 +1,8 @@
-//! The troubles of a schedule: faults from the kit's list, and circumstances.
+//! The troubles of a schedule: faults from the testing kit's list, and circumstances.
 
 pub use lambda_idempotency::testing::Fault;
 
-/// A condition of a schedule that isn't a fault of a request, a read or a process.
+/// A trouble that isn't a fault of a request, a read or a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Circumstance {
     /// The executors' clocks differ, by no more than the skew margin.
@@ -34,9 +34,9 @@ pub enum Circumstance {
 /// A fault or a circumstance. A schedule has a random subset of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// A fault of the kit's list.
+    /// A fault from the testing kit's list.
     Fault(Fault),
-    /// A circumstance that the kit doesn't list as a fault.
+    /// A circumstance, which the testing kit doesn't list as a fault.
     Circumstance(Circumstance),
 }
 

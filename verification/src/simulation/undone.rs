@@ -63,7 +63,8 @@ impl Undone {
     }
 }
 
-/// The simulated store, without one precaution.
+/// The simulated store, changed so that one of the library's precautions has no effect. Settings and the clock remove
+/// the precautions that the store can't.
 #[derive(Debug)]
 pub struct Undoing {
     /// The store.

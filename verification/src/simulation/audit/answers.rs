@@ -15,7 +15,7 @@ use crate::simulation::{
     trouble::{Circumstance, Fault, Trouble},
 };
 
-/// How late an answer may be, in ms: timers count whole milliseconds.
+/// How late an answer may be, in ms, since timers count only whole milliseconds.
 const A_LITTLE: u64 = 5;
 
 impl Audit {
@@ -73,7 +73,11 @@ impl Audit {
         let sha256: [u8; 32] = Sha256::digest(format!("{value:?}")).into();
         let was_recorded = book.recorded.values().flatten().any(|one| one.sha256 == Some(sha256));
         if !is_own && !was_recorded {
-            violate(book, "a replay was recorded", format!("executor {executor} answers {value:?}"));
+            violate(
+                book,
+                "a replay was recorded",
+                format!("executor {executor} answers {value:?}, which was never recorded"),
+            );
         }
         book.figures.fenced += u64::from(own_run.is_some() && !is_own);
         book.figures.completed += u64::from(is_own);
@@ -96,8 +100,8 @@ impl Audit {
         }
     }
 
-    /// Whether an executor's own answer is always the recorded one, because the schedule has no trouble that may keep
-    /// an answer from being recorded.
+    /// Whether the schedule has no trouble that may keep an answer from being recorded. Then an executor's own answer
+    /// is always the recorded one.
     fn settles_definitely(&self) -> bool {
         !Trouble::UNRECORDING.into_iter().any(|fault| self.config.has(fault))
     }
@@ -119,13 +123,14 @@ impl Audit {
         if let Some(run) = own_run {
             self.check_denied(book, run, kind);
         }
-        // A store without chunks rejects a transaction whose outcome is too large for it.
+        // A store without chunks rejects a transaction whose outcome is too large for one item.
         let is_too_large = self.config.has(Fault::Unstorable) && self.config.way != Way::Claims;
         let is_refused = self.config.outage == Some(Outage::Refuse);
         if kind == ErrorKind::Corrupt || kind == ErrorKind::Invalid && !is_too_large && !is_refused {
             violate(book, "records can be read", format!("key {key}: {kind:?}"));
         }
-        // If a claim arrives after its executor gave up on it, the executor can't know about the claim.
+        // With `Fault::Late`, a claim may arrive after its executor gave up on it. The executor can't know about such
+        // a claim.
         if kind == ErrorKind::InProgress && own_run.is_none() && !self.config.has(Fault::Late) {
             let delivery = book.deliveries.get(&executor).copied().unwrap_or_default();
             let Some(table) = book.table.clone() else { return };
@@ -137,13 +142,13 @@ impl Audit {
                 violate(
                     book,
                     "executors recognise their own claims",
-                    format!("executor {executor} was refused its own claim of key {key}"),
+                    format!("executor {executor} got InProgress because of its own claim of key {key}"),
                 );
             }
         }
     }
 
-    /// Checks that a delivery in a campaign was answered with its handler's result.
+    /// Checks a delivery in a campaign of outages. If its handler returned a result, the answer must be that result.
     fn check_answered(&self, own_run: Option<usize>, result: &Result<String, RunError<Refusal>>) {
         let mut book = self.book();
         let Some(run) = own_run.and_then(|run| book.runs.get(run)) else { return };
@@ -157,8 +162,8 @@ impl Audit {
         }
     }
 
-    /// Checks that a delivery was answered before its deadline, as early as promised, unless its handler ran too
-    /// long for that.
+    /// Checks that a delivery was answered as early as the library promises. If the handler ended too late for that,
+    /// the answer must follow at once.
     fn check_time(&self, executor: u32, at: u64, own_run: Option<usize>) {
         let mut book = self.book();
         let book = &mut *book;
@@ -171,9 +176,9 @@ impl Audit {
         let (reserve, floor) = (RESERVE.as_millis() as u64, HARD_FLOOR.as_millis() as u64);
         let by = match (deadline, run.map(|run| run.handler_ended)) {
             (Some(deadline), None) => deadline - reserve,
-            // A result inside the reserve gets one more call, which ends at the floor. Writing chunks takes half
-            // of the time left. So a result less than twice the reserve before the deadline may also be recorded
-            // inside the reserve.
+            // A settlement must end by the deadline less the reserve. If at most the reserve is left until then,
+            // the settlement's first call may last until the floor. So a result less than twice the reserve before
+            // the deadline may be recorded inside the reserve.
             (Some(deadline), Some(Some(ended)))
                 if self.config.outage.is_some() && ended + 2 * reserve + A_LITTLE < deadline =>
             {
@@ -221,7 +226,7 @@ fn check_completed(book: &mut Book, run: Option<usize>) {
     }
 }
 
-/// Checks a delivery that's answered `Unavailable`, so its handler didn't run. The delivery must leave no claim
+/// Checks a delivery whose handler didn't run, if the answer is `Unavailable`. The delivery must leave no claim
 /// behind, or report when the claim's lease ends.
 fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &Error) {
     if error.kind() != ErrorKind::Unavailable {
@@ -234,7 +239,7 @@ fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &E
     let told = error.retry_after().map_or(0, |wait| wait.as_millis() as u64) + SKEW_MARGIN as u64;
     if book.owners.get(&owner) == Some(&(executor, delivery)) && at + told < lease_until {
         let what = format!(
-            "executor {executor} reports that key {key} is free in {:?}, but its claim lasts {} ms",
+            "executor {executor} reports `retry_after` {:?} for key {key}, but its claim lasts {} ms",
             error.retry_after(),
             lease_until - at
         );

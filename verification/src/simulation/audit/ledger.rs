@@ -120,7 +120,11 @@ impl Audit {
         let is_made = book.ledger.has(run);
         if rest.starts_with("of key") {
             if !is_made {
-                violate(book, "answered effects have happened", format!("{value:?}, without its effect"));
+                violate(
+                    book,
+                    "answered effects have happened",
+                    format!("{value:?} is answered, but the effect of run {run} wasn't applied"),
+                );
             }
             return;
         }
@@ -128,8 +132,8 @@ impl Audit {
         deny(book, run, &format!("{value:?}"));
     }
 
-    /// Checks a delivery that got an error of this kind although its handler ran. If this kind means that the
-    /// handler's effect wasn't applied, the effect must never be applied.
+    /// Checks a delivery whose handler ran, and which was answered with an error of this kind. If this kind means that
+    /// the handler's effect wasn't applied, the effect must never be applied.
     pub(super) fn check_denied(&self, book: &mut Book, run: usize, kind: ErrorKind) {
         let says_so = matches!(
             kind,
@@ -163,7 +167,8 @@ fn deny(book: &mut Book, run: usize, answer: &str) {
     }
 }
 
-/// The run whose outcome and effect are in a record, if the record's response names the run.
+/// The run whose outcome the record stores, as the record's response names it. `None` if the response says that the
+/// run's transaction was declined, or if the response isn't in the record itself.
 fn run_of(record: &Record) -> Option<usize> {
     let State::Completed(Outcome::Retained(response)) = &record.state else { return None };
     let Place::Inline(bytes) = &response.place else { return None };

@@ -14,10 +14,10 @@ use crate::simulation::{
 const AT_MOST_ONCE: &str = "at most once";
 /// A call that takes longer than this, in ms, counts as a network fault, even if it's answered.
 const SLOW_CALL: u64 = 50;
-/// The time for another request, in ms: one read and one write of the simulated network, and a pause. An
-/// outage that leaves less time than this leaves no room for a retry.
+/// The time that a retry needs, in ms: for a read and a write over the simulated network, and a pause. If a fault
+/// leaves less time than this, the outcome may stay unrecorded.
 const ROOM_FOR_A_REQUEST: u64 = 60;
-/// How far a clock that jumps or stops can differ from the time that passed, in ms.
+/// The most by which a clock that jumps or stops can mismeasure a span of time, in ms.
 const WRONG_CLOCKS: u64 = 2 * SKEW_MARGIN as u64;
 
 impl Audit {
@@ -34,7 +34,7 @@ impl Audit {
             .runs
             .iter()
             .filter(|earlier| {
-                // Runs without a claim have generation 0, so they're left out. One claim allows one effect, so a run
+                // Runs without a claim, which have generation 0, are left out. One claim allows one effect, so a run
                 // under the same generation also counts as an earlier run.
                 earlier.stored == stored
                     && earlier.had_effect_at.is_some()
@@ -109,14 +109,14 @@ impl Audit {
                 // The run crashed, was dropped or cut off, panicked, or returned an error.
                 Some(_) => None,
                 None if earlier.was_frozen || earlier.has_failed || earlier.has_panicked => None,
-                None => Some((RULE, "the earlier run passed the end of its lease without being frozen")),
+                None => Some((RULE, "the earlier run outlived its lease without being frozen")),
             };
         };
         if matches!(earlier.ended, Some((_, Ended::Crashed | Ended::Dropped))) {
             return None;
         }
         self.had_time(earlier, handler_ended)
-            .then_some((RULE, "nothing went wrong while the earlier run had time to record its outcome"))
+            .then_some((RULE, "after the last fault, the earlier run had time to record its outcome"))
     }
 
     /// Whether a run whose handler returned at `handler_ended` had time to record its outcome after the last
@@ -156,8 +156,8 @@ impl Audit {
     }
 
     /// Checks a run that begins. Under at-most-once, no run may begin after another run of the same
-    /// operation. Otherwise the handler must learn whether an earlier attempt of its operation may have had
-    /// an effect.
+    /// operation. Under at-least-once, the handler must learn of it if an earlier attempt of its operation may have
+    /// had an effect.
     pub(super) fn check_began(&self, book: &mut Book, run: usize, is_takeover: bool) {
         if self.config.at_most_once {
             return self.check_at_most_once(book, run);
@@ -170,13 +170,18 @@ impl Audit {
         let Some(current) = book.runs.get(run) else { return };
         let recorded = book.recorded.get(&current.stored).into_iter().flatten();
         let last_outcome = recorded.map(|one| one.generation).max();
+        // An operator who releases the key decides that no attempt so far had an effect.
+        let is_overruled = |earlier: &Run| {
+            let decisions = book.overruled.iter().filter(|(key, _)| *key == earlier.stored);
+            decisions.into_iter().any(|(_, generation)| *generation >= earlier.generation.get())
+        };
         let interrupted = book.runs.iter().find(|earlier| {
             earlier.stored == current.stored
                 && earlier.generation < current.generation
                 && last_outcome.is_none_or(|outcome| outcome < earlier.generation)
                 && !earlier.has_failed
                 && !earlier.is_unprotected
-                && !book.overruled.contains(&(earlier.stored.clone(), earlier.generation.get()))
+                && !is_overruled(earlier)
         });
         if let Some(earlier) = interrupted {
             let what = format!(
@@ -238,5 +243,27 @@ mod tests {
         assert_eq!(broken_by([7, 7]), rule);
         assert_eq!(broken_by([7, 8]), rule);
         assert_eq!(broken_by([0, 0]), None, "runs without a claim are left out");
+    }
+
+    /// Returns the rule that the third run of a key breaks if it doesn't learn of the first two. An operator has
+    /// settled the claims with the generations `overruled`.
+    fn broken_by_third_run(overruled: &[u64]) -> Option<&'static str> {
+        let config = Config { at_most_once: false, way: Way::Claims, ..Config::from_seed(1) };
+        let audit = Audit::new(Config { faults: 0, ..config }, false);
+        let mut book = audit.book();
+        book.overruled.extend(overruled.iter().map(|generation| (stored_key(1), *generation)));
+        for (number, generation) in [7, 8, 9].into_iter().enumerate() {
+            book.runs.push(Run::new(number, 1, stored_key(1), Generation::new(generation), 30_000));
+        }
+        audit.check_began(&mut book, 2, false);
+        book.violation.take().map(|violation| violation.rule)
+    }
+
+    #[test]
+    fn operators_decision_covers_earlier_attempts() {
+        let rule = Some("an interrupted attempt is reported");
+        assert_eq!(broken_by_third_run(&[]), rule);
+        assert_eq!(broken_by_third_run(&[7]), rule, "the operator decided before the second run");
+        assert_eq!(broken_by_third_run(&[8]), None);
     }
 }

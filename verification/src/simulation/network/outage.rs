@@ -32,8 +32,9 @@ impl Drop for Call<'_> {
 }
 
 impl SimulatedStore {
-    /// Applies the outage to a request. Returns `None` if no outage affects the request. If the request reaches the
-    /// table despite the outage, `arrives` performs it there.
+    /// Applies the executor's outage to a request, and returns the client's error, or `None` if no outage affects the
+    /// request. In a silent outage, it never returns. If the request reaches the table despite the outage, `arrives`
+    /// performs it there.
     pub(super) async fn in_outage(&self, arrives: impl FnOnce(), is_write: bool) -> Option<StoreError> {
         let outage = self.world.config.outage.filter(|_| self.world.is_cut_off())?;
         match outage {

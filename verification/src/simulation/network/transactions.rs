@@ -1,4 +1,4 @@
-//! Transactions of the simulated store: a write of the protocol, and the effects of handlers' runs.
+//! Transactions of the simulated store. Each contains a write of the protocol, and the effects that a handler staged.
 
 use lambda_idempotency::{
     StoredKey,
@@ -17,7 +17,7 @@ use crate::simulation::{
 /// How long the store remembers a transaction's token, in ms: ten minutes, as in DynamoDB.
 const TOKEN_WINDOW: u64 = 600_000;
 
-/// The effects that a handler adds to a transaction, instead of real writes. Each effect is the number of a run.
+/// The effects that a handler adds to a transaction, instead of real writes. Each effect is the number of its run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects(pub Vec<usize>);
 
@@ -128,7 +128,7 @@ impl SimulatedStore {
         })
     }
 
-    /// Whether this same transaction was sent before and hasn't arrived yet.
+    /// Whether a transaction with this token was sent before, and hasn't arrived yet.
     fn is_on_its_way(&self, token: &str) -> bool {
         let is_it = |request: &Request| matches!(request, Request::Commit { token: of, .. } if of == token);
         self.table.stored().late.iter().any(|(_, _, request)| is_it(request))
