@@ -248,8 +248,8 @@ pub(crate) fn fenced(id: &StoredKey, held: &Held) {
     );
 }
 
-/// It's unknown whether a key is released. If it isn't, the claim is like one that was dropped, so both are counted as
-/// abandoned. A release has no outcome, so none is lost.
+/// It's unknown whether a key is released. If it isn't, the claim is left as if it had been dropped, so it's counted as
+/// abandoned too. It isn't counted as unrecorded, since a release has no outcome to lose.
 pub(crate) fn not_released(id: &StoredKey, held: &Held, cause: Option<&dyn StdError>) {
     count(Metric::Abandoned);
     tracing::warn!(

@@ -174,9 +174,9 @@ pub struct Settings {
     /// How long a duplicate waits while another delivery runs the operation. After that, the duplicate is refused
     /// with [`ErrorKind::InProgress`]. Default: zero.
     ///
-    /// The duplicate polls at growing intervals of up to a second. It waits for at most half of the time that the
-    /// invocation has left, or that the front end still waits, so that its handler has the other half if the key
-    /// becomes free. Each poll is one request, and Lambda bills the wait.
+    /// The duplicate polls at growing intervals of up to a second. It waits for at most half of the remaining time, so
+    /// that the handler has the other half if the key becomes free. The remaining time ends at the invocation's
+    /// deadline or the front end's timeout, whichever is earlier. Each poll is one request, and Lambda bills the wait.
     pub wait_in_progress: Duration,
     /// Whether the handler runs without protection if the store fails before the claim. If it does, every duplicate
     /// runs too, and the library counts each of these runs. By default, it doesn't: the delivery is refused with

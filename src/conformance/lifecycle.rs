@@ -206,8 +206,8 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
         .await
 }
 
-/// A conclusion writes the whole record, whatever was there. The case tries all shapes in sequence, each with
-/// or without a request id. Later writes of the replaced claim's owner are refused.
+/// A conclusion writes the whole record, whatever was there. The case tries all shapes in sequence, some of them with
+/// a request id. Later writes of the replaced claim's owner are refused.
 pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
     let (key, lock) = (fresh_key()?, first_lock()?);
     let mine = Record::from(lock.clone());

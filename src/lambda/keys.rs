@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn key_fields_are_valid_pointers() {
+    fn key_fields_of_all_sources_can_be_built() {
         let all = [
             event_bridge(),
             scheduler(),

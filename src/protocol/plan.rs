@@ -29,7 +29,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Returns when a key becomes claimable, given its claim's `lease_until`. This is the only place that
+    /// Returns the time at which a key becomes claimable, given its claim's `lease_until`. This is the only place that
     /// computes it.
     #[must_use]
     pub fn claimable_at(&self, lease_until: Timestamp) -> Timestamp {
@@ -77,8 +77,8 @@ impl Plan {
         self.limits.answer_by.map_or(by, |answer_by| answer_by.min(by))
     }
 
-    /// Returns when a STARTED record under this lease expires. Under at-most-once it never expires, since its
-    /// run's outcome stays unknown.
+    /// Returns the time at which a STARTED record under this lease expires. Under at-most-once it never expires: if the
+    /// record of a dead run were deleted, another delivery could run the handler again.
     pub(super) fn lock_expiry(&self, lease_until: Timestamp) -> Option<Timestamp> {
         match self.rules.execution {
             Execution::AtLeastOnce => Some(self.release_expiry(lease_until)),
@@ -86,7 +86,7 @@ impl Plan {
         }
     }
 
-    /// Returns when a record that's released under this lease expires.
+    /// Returns the time at which a record that's released under this lease expires.
     pub(super) fn release_expiry(&self, lease_until: Timestamp) -> Timestamp {
         let retention = self.rules.retention.max(MIN_LOCK_RETENTION);
         lease_until.saturating_add(retention).rounded_up_to_second()

@@ -151,7 +151,7 @@ fn released(interrupted: bool) -> Settlement {
     Settlement::Release { expires_at, interrupted }
 }
 
-/// Returns when a key becomes claimable if its claim's lease ends at `lease_until`.
+/// Returns the time at which a key becomes claimable if its claim's lease ends at `lease_until`.
 fn claimable_at(lease_until: Timestamp) -> Timestamp {
     lease_until.saturating_add(SKEW).saturating_add(Duration::from_millis(1))
 }

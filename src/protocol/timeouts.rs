@@ -58,7 +58,7 @@ impl State {
         Some(if is_late { now.saturating_add(AFTER_A_FREEZE) } else { until })
     }
 
-    /// Returns when a settling call must be answered in a process that wasn't frozen.
+    /// Returns the time at which a settling call must be answered in a process that wasn't frozen.
     fn settling_until(&self, now: Timestamp, task: &Task) -> Option<Timestamp> {
         let limits = &self.plan.limits;
         let left = now.until(task.by);
@@ -85,8 +85,8 @@ impl State {
         }
     }
 
-    /// Returns when the preparation of a settlement, for example writing its chunks, must end if it begins at
-    /// `now`. The preparation gets half of the time; the other half is for the settlement itself.
+    /// Returns the time at which the preparation of a settlement, for example writing its chunks, must end if it begins
+    /// at `now`. The preparation gets half of the time; the other half is for the settlement itself.
     pub fn prepare_until(&self, now: Timestamp) -> Timestamp {
         now.saturating_add(now.until(self.plan.settle_by(now)) / 2)
     }

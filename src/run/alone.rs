@@ -78,8 +78,8 @@ pub(super) async fn commit_alone(
     }
 }
 
-/// Returns when the first attempt to commit must end. The attempt is made even if the answer is overdue: without
-/// it, the writes would be lost.
+/// Returns the time at which the first attempt to commit must end. The attempt is made even if the answer is overdue:
+/// without it, the writes would be lost.
 pub(crate) fn first_call_until(limits: Limits, now: Timestamp) -> Option<Timestamp> {
     let is_in_time = |last: &Timestamp| now.saturating_add(SHORTEST_ANSWER) < *last;
     let overdue = now.saturating_add(SHORTEST_CALL);

@@ -96,8 +96,8 @@ async fn attempt(
     Err(Refused::of(refusal, refusal_error(key, refusal, driven.store_error, now), &state, now))
 }
 
-/// Returns when waiting ends: after at most half of the time that's left. If the last attempt finds the key
-/// free, the handler has the other half.
+/// Returns the time at which waiting ends: after at most half of the time that's left. If the last attempt finds the
+/// key free, the handler has the other half.
 fn waits_until(driver: &Driver, invocation: &Invocation) -> Option<Timestamp> {
     let budget = driver.settings.wait_in_progress;
     if budget.is_zero() {

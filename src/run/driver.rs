@@ -347,9 +347,9 @@ async fn bounded<T>(
     .await
 }
 
-/// Returns when the release of an unused claim must be answered. The release is sent even if its limit has passed.
-/// Otherwise, the claim would keep the key although nothing ran, and under at-most-once, only an operator could free
-/// it. Lambda may end the invocation at its deadline, so the release must end before the deadline, unless the
+/// Returns the time at which the release of an unused claim must be answered. The release is sent even if its limit has
+/// passed. Otherwise, the claim would keep the key although nothing ran, and under at-most-once, only an operator could
+/// free it. Lambda may end the invocation at its deadline, so the release must end before the deadline, unless the
 /// deadline has already passed.
 fn release_until(state: &State, now: Timestamp) -> Option<Timestamp> {
     let until = state.call_until(now)?;

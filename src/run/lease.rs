@@ -95,7 +95,7 @@ impl Timing {
         self.extension.is_some()
     }
 
-    /// Returns when the handler is cut off under a lease that ends at `lease_until`.
+    /// Returns the time at which the handler is cut off under a lease that ends at `lease_until`.
     pub(super) fn cut_off_under(&self, lease_until: Timestamp) -> Timestamp {
         match self.extension {
             Some(extension) => extension.cut_off(lease_until),
@@ -105,7 +105,7 @@ impl Timing {
 }
 
 impl Extension {
-    /// Returns when the first extension is due for a lease that ends at `lease_until`.
+    /// Returns the time at which the first extension is due for a lease that ends at `lease_until`.
     pub(super) fn due(&self, lease_until: Timestamp) -> Timestamp {
         lease_until.saturating_sub(self.length - self.interval())
     }
@@ -121,16 +121,16 @@ impl Extension {
     }
 }
 
-/// Returns when the caller of an operation that begins at `now` needs its answer: before the deadline, or before the
-/// front end stops waiting if that's earlier. If the front end has stopped waiting, or is about to, only the deadline
-/// counts: the handler runs until then, and the client's retry needs the record.
+/// Returns the time at which the caller of an operation that begins at `now` needs its answer: before the deadline, or
+/// before the front end stops waiting if that's earlier. If the front end has stopped waiting, or is about to, only the
+/// deadline counts: the handler runs until then, and the client's retry needs the record.
 fn answer_by(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Option<Timestamp> {
     let reserve = settings.answer_reserve;
     let deadline = invocation.deadline().map(|deadline| deadline.saturating_sub(reserve));
     deadline.into_iter().chain(invocation.caller_waits_at(now.saturating_add(reserve))).min()
 }
 
-/// Returns when calls to the store must end in this invocation.
+/// Returns the time at which calls to the store must end in this invocation.
 fn limits(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limits {
     let Settings { answer_reserve: reserve, settle_within, fail_open, .. } = *settings;
     let before_deadline = |reserve| invocation.deadline().map(|deadline| deadline.saturating_sub(reserve));

@@ -143,7 +143,7 @@ impl Driver {
         Ok(ending)
     }
 
-    /// Returns when the preparation of a settlement must end if it begins now.
+    /// Returns the time at which the preparation of a settlement must end if it begins now.
     pub(super) fn prepare_until(&self, state: &State) -> Timestamp {
         let now = self.now();
         let limits = state.plan().limits;

@@ -230,8 +230,8 @@ impl Answer {
         self.outcome.as_ref().err().map(|refusal| (refusal.error_type.as_str(), refusal.message.as_str()))
     }
 
-    /// Whether the event's source considers the operation done: no error, and no HTTP status of 400 or more. Records of
-    /// a batch may still be [returned](Self::returned).
+    /// Whether the event's source considers the operation done: no error, and no HTTP status of 400 or more. The
+    /// source of a batch may still [deliver some records again](Self::returned).
     pub fn is_done(&self) -> bool {
         self.outcome.is_ok() && self.status().is_none_or(|status| status < 400)
     }

@@ -86,8 +86,8 @@ pub(super) struct Delivered {
     pub(super) holds: BTreeSet<StoredKey>,
     /// The keys whose outcome the delivery has recorded.
     pub(super) recorded: BTreeSet<StoredKey>,
-    /// Whether a write shows that the handler ran: the delivery has claimed a key, or recorded an outcome without a
-    /// claim.
+    /// Whether the delivery's writes imply a run of the handler: the delivery claimed a key, after which the handler
+    /// runs, or it recorded an outcome without a claim.
     pub(super) has_run: bool,
     /// Whether an operation's handler has called the ledger.
     is_called_by_handler: bool,

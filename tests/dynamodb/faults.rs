@@ -89,7 +89,7 @@ async fn each_failure_reports_kind_and_maybe_applied() {
         let start = Instant::now();
         let (written, made) = claim(&script).await;
         let error = written.unwrap_err();
-        // No case waits for the attempt timeout, which is 20 s. Where the wire hangs, the timeout is shorter.
+        // Calls that hang have a short timeout. No other call waits for its attempt timeout of 20 s.
         assert!(start.elapsed() < Duration::from_secs(15), "{name}: {:?}", start.elapsed());
         assert_eq!(error.kind(), kind, "{name}: {error}");
         assert_eq!(error.is_maybe_applied(), maybe_applied, "{name}: {error}");

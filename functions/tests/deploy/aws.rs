@@ -142,7 +142,7 @@ async fn deliver(emulator: &Emulator, work: &Work) -> Answer {
     emulator.invoke(None, &Event::new(serde_json::to_value(work).unwrap())).await
 }
 
-/// Returns when the claim on this work was made, and when its lease expires.
+/// Returns the time at which the claim on this work was made, and when its lease expires.
 async fn lease(database: &Database, work: &Work) -> (u64, u64) {
     let key = StoredKey::new(&Scope::new("work", "event").unwrap(), &Key::new(&work.id).unwrap());
     let record = database.record(TABLE, key.as_str()).await.unwrap();

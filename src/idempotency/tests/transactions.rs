@@ -42,7 +42,7 @@ impl Bench {
         .await
     }
 
-    /// Runs a handler that stages `short()`, and `answer` as the `on_declined` closure.
+    /// Runs a handler that stages `short()` with `answer` as its `on_declined` closure.
     async fn declined(
         &self,
         answer: impl FnOnce(&Short) -> Paid + Send + 'static,

@@ -97,8 +97,9 @@ fn shown(source: Option<&str>) -> String {
     let is_name = |name: &&str| {
         name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":.-_".contains(&byte))
     };
-    match source.filter(is_name) {
-        Some(source) => format!("`{source}`"),
+    match source {
+        Some(source) if is_name(&source) => format!("`{source}`"),
+        Some(_) => "an event of an unknown source".into(),
         None => "an event without a source".into(),
     }
 }

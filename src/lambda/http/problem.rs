@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_convert_to_errors_for_tools() {
+    fn problems_convert_to_errors() {
         for (kind, expected) in [
             (ProblemKind::KeyMissing, ErrorKind::MissingKey),
             (ProblemKind::KeyInvalid, ErrorKind::InvalidKey),

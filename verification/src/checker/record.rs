@@ -50,7 +50,7 @@ impl<P: Protocol> Checker<'_, P> {
                 };
                 self.changed(it, write, current, after, sender);
             }
-            // If there's no record, only a claim, or a conclusion that saw no record, may create one.
+            // A missing record may be created only by a claim, or by a conclusion that saw no record.
             None => {
                 let makes = write.lock().is_some() || matches!(write, Write::Conclude { seen: None, .. });
                 it.flaws.unless(makes || stored == Stored::Removed, Invariant::OwnerSettles);
@@ -437,7 +437,7 @@ fn goes_along(sent: &Sent, delivery: Delivery) -> bool {
 }
 
 /// Whether the handler returned the completion that `sent` stores. A late transaction may carry the result of an
-/// earlier try.
+/// earlier try, so for a transaction it's enough that the handler ever had writes.
 fn completes(sent: &Sent, delivery: Delivery) -> bool {
     match sent.submission {
         Some(_) => delivery.has_writes,
