@@ -333,12 +333,13 @@ impl<'a, P: Protocol> Checker<'a, P> {
     /// never changes such a claim.
     fn operate(&mut self, it: &mut Happening, verdict: Verdict) -> Option<()> {
         let (record, now) = (self.records.get(it.explored.record)?, self.true_time(it));
-        // The operator does nothing while the handler of the record's holder runs. The record may even be settled by
-        // then: the executor gave up on a transaction, the transaction was applied late, and the handler tries again.
+        // An operator may decide on a stale claim whose handler still runs, for example in a frozen process. But a settled
+        // record stays while its holder's handler runs: the executor gave up on a transaction, the transaction was
+        // applied late, and the handler tries again.
         let is_run = |slot: &Slot| {
             slot.delivery == it.explored.holder && matches!(slot.stage, Stage::Running | Stage::Extending)
         };
-        if it.explored.slots.iter().any(is_run) {
+        if record.lease_until().is_none() && it.explored.slots.iter().any(is_run) {
             return None;
         }
         let rules = self.configuration.rules();
