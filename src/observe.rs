@@ -41,7 +41,7 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
         count(Metric::ClaimRecovered);
         tracing::info!(
             target: TARGET, event = "claim_recovered", %id, generation = held.generation.get(),
-            "the claim's response was lost; recognised the claim by its owner"
+            "the store's answer to the claim was lost; recognised the claim by its owner"
         );
     }
 }

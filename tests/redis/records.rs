@@ -328,7 +328,8 @@ async fn corrupt_hashes_name_the_invalid_field() {
     assert_eq!(store.read(&key).await.unwrap(), Some(started()));
 }
 
-/// Stores responses at Lambda's limits: 6 MB for a synchronous response, and 20 MB for a streamed one.
+/// Stores a response of 6 MB, Lambda's limit for a buffered response, and a streamed one of 20 MB. Lambda streams up to
+/// 200 MB.
 #[tokio::test]
 async fn large_responses_stay_in_the_record() {
     let Some(server) = shared() else { return };

@@ -37,8 +37,8 @@ macro_rules! handler {
 }
 pub(crate) use handler;
 
-/// Adds `other` to the event. For handlers 12 and 13, `other` is the same order with another amount, so it conflicts
-/// with the event. For the other handlers, it's another operation.
+/// Gives the kit a second event, `other`, to deliver beside the first. For handlers 12 and 13, `other` is the same order
+/// with another amount, so it conflicts with the first event. For the other handlers, it's another operation.
 pub(crate) fn with_other(name: &str, event: Event, other: &str) -> Event {
     let is_same_order = name.contains("w12_") || name.contains("w13_");
     if is_same_order { event.conflicting(other) } else { event.other(other) }

@@ -90,8 +90,8 @@ const WAYS_IN: &[(&str, By)] = &[
     ("events_by", Test("tests/wrappers/event.rs", "keys_come_from_fields_or_request_ids")),
     ("events_by_request_id", Test("tests/wrappers/event.rs", "keys_come_from_fields_or_request_ids")),
     ("sqs", Test(BATCHES, "redelivered_messages_run_once")),
-    ("kinesis", Test(STREAMS, "order_per_partition_key_is_optional")),
-    ("dynamodb_stream", Test(STREAMS, "order_per_item_is_optional")),
+    ("kinesis", Test(STREAMS, "ordering_per_partition_key_is_optional")),
+    ("dynamodb_stream", Test(STREAMS, "ordering_per_item_is_optional")),
 ];
 
 /// Platforms, stores and batches, which aren't settings.

@@ -366,10 +366,10 @@ async fn each_record_carries_its_claim() {
     assert!(returned(&posted(waiting).await).is_empty());
 }
 
-/// If the record had two fields of one name, most parsers would read the facts of the claim, not the record's own
-/// field.
+/// If a record of the batch had two fields of one name, most parsers would read the facts of the claim, not the record's
+/// own field.
 #[tokio::test]
-async fn claim_never_replaces_a_records_field() {
+async fn claim_field_never_replaces_a_batch_records_field() {
     for mode in ["enforce", "shadow"] {
         let lambda = Lambda::start().await;
         let settings = [BY_ID, ("IDEMPOTENCY_CLAIM_FIELD", "body"), ("IDEMPOTENCY_MODE", mode)];

@@ -19,8 +19,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The maximum number of response bytes in one chunk. With the key, an item stays under DynamoDB's 400 KB
-/// (409,600 bytes; a partition key has at most 2,048, an attribute's name at most 255).
+/// The maximum number of response bytes in one chunk. Together with its partition key (at most 2,048 bytes) and the names
+/// of its attributes (at most 255 bytes each), an item stays under DynamoDB's limit of 400 KB (409,600 bytes).
 pub(super) const CHUNK_BYTES: usize = 380 * 1024;
 /// How many chunks are in flight at once: enough to hide the round trips, few enough for a function with
 /// little memory.

@@ -239,7 +239,7 @@ fn blocking_handlers_are_fenced_by_successors() {
     is_blocked.recv().unwrap();
     assert_eq!(invoke(&bench, &clock, &ran, "successor", || (), false), 0);
     done.send(()).unwrap();
-    assert_eq!(late.join().unwrap(), 0, "the successor's outcome replaces the late one");
+    assert_eq!(late.join().unwrap(), 0, "the late invocation reports the successor's outcome, not its own");
     assert_eq!(*ran.lock().unwrap(), ["begins", "begins", "ends", "ends"]);
     // The record holds the successor's outcome.
     let records: Vec<_> = store.all().into_iter().map(|(_, record)| record).collect();

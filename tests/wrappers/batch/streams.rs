@@ -83,7 +83,7 @@ async fn streams_return_only_the_first_failure() {
 }
 
 #[tokio::test]
-async fn order_per_partition_key_is_optional() {
+async fn ordering_per_partition_key_is_optional() {
     let bench = Bench::in_memory();
     let orders = bench.clone();
     let worker = bench.idempotency.kinesis(
@@ -113,7 +113,7 @@ async fn order_per_partition_key_is_optional() {
 }
 
 #[tokio::test]
-async fn order_per_item_is_optional() {
+async fn ordering_per_item_is_optional() {
     let new = |bench: &Bench| {
         let orders = bench.clone();
         bench.idempotency.dynamodb_stream(

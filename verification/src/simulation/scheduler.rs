@@ -125,7 +125,8 @@ impl World {
         count(&mut self.state().figures);
     }
 
-    /// Returns a future that completes after `ms` milliseconds of true time.
+    /// Returns a future that completes after `ms` milliseconds of the world's virtual time, whatever an executor's clock
+    /// shows.
     pub fn sleep(self: &Arc<Self>, ms: u64) -> Sleep {
         Sleep { until: self.now().saturating_add(ms), world: Arc::clone(self), timer: None }
     }
