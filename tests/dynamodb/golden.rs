@@ -1,4 +1,5 @@
-//! Pins the items byte for byte. Never edit a golden file: users' tables have items in this form.
+//! Pins the items byte for byte. Users' tables have items in this form, so edit a golden file only together with a new
+//! `RECORD_VERSION`.
 
 use lambda_idempotency::{
     StoredKey,
