@@ -58,7 +58,8 @@ async fn dropped_calls_leave_the_connection_usable() {
         let there = store.read(&key).await.unwrap();
         assert!(there.is_none() || there == Some(started()), "round {round}: {there:?}");
     }
-    assert!(dropped > 100, "only {dropped} calls were dropped");
+    // On a busy machine, more answers are there at the first poll, and fewer calls are dropped.
+    assert!(dropped > 40, "only {dropped} calls were dropped");
     // One connection is the store's. The other is the test's own, through `RedisServer::run`.
     until_clients(&server, 2).await;
 }
