@@ -369,7 +369,10 @@ async fn writes_are_reported_unapplied_only_if_certain() {
         let store = if hangs { hasty(&wire).await } else { on(&wire).await };
         let error = commit(&store, &complete(), &one()).await.unwrap_err();
         assert_eq!((error.kind(), error.is_maybe_applied()), (kind, maybe_applied), "{name}: {error}");
-        assert!(name != "no table" || error.to_string().contains("or a table of the handler's writes"), "{error}");
+        assert!(
+            name != "no table" || error.to_string().contains("or a table of the handler's writes"),
+            "{error}"
+        );
     }
 }
 
