@@ -15,7 +15,7 @@ use crate::{
         context::refuse_within_itself,
         driver::{Driver, spread},
         lease::Timing,
-        refusal::{Refused, RefusedBy, refusal_error},
+        refusal::{Refused, RefusedBy},
     },
     store::Write,
     time::{Stopwatch, Timestamp},
@@ -92,8 +92,7 @@ async fn attempt(
         Action::Refused(refusal) => refusal,
         _ => Refusal::Unavailable,
     };
-    let now = driver.now();
-    Err(Refused::of(refusal, refusal_error(key, refusal, driven.store_error, now), &state, now))
+    Err(Refused::of(key, refusal, driven.store_error, &state, driver.now()))
 }
 
 /// Returns the time at which waiting ends: after at most half of the time that's left. If the last attempt finds the

@@ -11,7 +11,7 @@ use crate::{
         context::refuse_within_itself,
         driver::{Declined, Driver, Ending},
         lease::Timing,
-        refusal::{Refused, RefusedBy, refusal_error},
+        refusal::{Refused, RefusedBy},
         replay::Replay,
         response::{Copying, Verdict},
     },
@@ -95,9 +95,7 @@ impl Optimistic {
             Action::Refused(refusal) => refusal,
             _ => Refusal::Unavailable,
         };
-        let now = driver.now();
-        let error = refusal_error(key, refusal, driven.store_error, now);
-        Err(Refused::of(refusal, error, &it.state, now).reported(key))
+        Err(Refused::of(key, refusal, driven.store_error, &it.state, driver.now()).reported(key))
     }
 
     pub(super) fn key(&self) -> &StoredKey {

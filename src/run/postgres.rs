@@ -22,7 +22,7 @@ use crate::{
         driver::{Driver, Requests},
         lease::Timing,
         optimistic::Way,
-        refusal::{Refused, RefusedBy, not_committed, not_concluded, refusal_error, unresolved},
+        refusal::{Refused, RefusedBy, not_committed, not_concluded, unresolved},
         response::Verdict,
         shadow::Unclaimed,
     },
@@ -122,8 +122,7 @@ impl<'t> InTransaction<'t> {
             Action::Refused(refusal) => refusal,
             _ => Refusal::Unavailable,
         };
-        let now = driver.now();
-        Err(Refused::of(refusal, refusal_error(&key, refusal, driven.store_error, now), &state, now))
+        Err(Refused::of(&key, refusal, driven.store_error, &state, driver.now()))
     }
 
     /// The owner of the record that [`complete`](Self::complete) puts into the transaction.

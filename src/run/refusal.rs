@@ -37,8 +37,15 @@ pub(crate) enum RefusedBy {
 }
 
 impl Refused {
-    /// The refusal with which `state` ended at `now`.
-    pub(super) fn of(refusal: Refusal, error: Error, state: &State, now: Timestamp) -> Self {
+    /// The refusal with which `state` ended at `now`. `cause` is the store's last error.
+    pub(super) fn of(
+        key: &StoredKey,
+        refusal: Refusal,
+        cause: Option<StoreError>,
+        state: &State,
+        now: Timestamp,
+    ) -> Self {
+        let error = refusal_error(key, refusal, cause, now);
         let is_late = now >= state.plan().usable_until;
         let by = match refusal {
             Refusal::Unavailable | Refusal::Abandoned(_) | Refusal::Rejected if is_late => {

@@ -24,7 +24,7 @@ use crate::{
         handle::ClaimHandle,
         lease::Timing,
         optimistic::Way,
-        refusal::{Refused, RefusedBy, refusal_error},
+        refusal::{Refused, RefusedBy},
         replay::outcome_of,
         response::{Copying, Verdict},
         watch::{CutOff, Ended, watch},
@@ -278,8 +278,7 @@ async fn ask(
         Action::Refused(refusal) => refusal,
         _ => Refusal::Unavailable,
     };
-    let now = driver.now();
-    let refused = Refused::of(refusal, refusal_error(key, refusal, None, now), &state, now);
+    let refused = Refused::of(key, refusal, None, &state, driver.now());
     match refused.by {
         RefusedBy::Store | RefusedBy::StoreTooLate => Found::Unknown(driven.store_error),
         RefusedBy::Rule | RefusedBy::Outcome => Found::Refused(refused.error.kind()),

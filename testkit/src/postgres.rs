@@ -88,10 +88,7 @@ impl Server {
 
     /// Starts another server, with these files in its data folder. Only the server's user can read the files.
     pub fn start_with(configuration: &str, files: &[(&str, &[u8])]) -> Option<Self> {
-        let Some(programs) = programs() else {
-            skip(format_args!("this test needs PostgreSQL, which isn't installed; {INSTALL}"));
-            return None;
-        };
+        let programs = installed()?;
         let name = format!("idempotency-postgres-{}", Owner::random().unwrap());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).unwrap();
@@ -292,6 +289,19 @@ pub(crate) fn command(program: &Path, folder: &Path, user: Option<User>) -> Comm
         command.uid(user.uid).gid(user.gid);
     }
     command
+}
+
+/// Whether PostgreSQL is installed. If it isn't, prints a message, or panics if `CI` is `true`.
+pub fn is_installed() -> bool {
+    installed().is_some()
+}
+
+fn installed() -> Option<PathBuf> {
+    let programs = programs();
+    if programs.is_none() {
+        skip(format_args!("this test needs PostgreSQL, which isn't installed; {INSTALL}"));
+    }
+    programs
 }
 
 /// The folder with PostgreSQL's programs: that of the newest version from Debian's packages, or else the first one in

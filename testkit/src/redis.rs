@@ -70,6 +70,11 @@ pub fn has(program: &str, package: &str) -> bool {
     false
 }
 
+/// Whether Redis is installed. If it isn't, prints a message, or panics in CI.
+pub fn is_installed() -> bool {
+    has("redis-server", "redis-server")
+}
+
 impl RedisServer {
     /// Starts a server with the settings that all tests share, and with `settings`, in the form
     /// `["--name", "value", …]`.
@@ -84,7 +89,7 @@ impl RedisServer {
     }
 
     fn start_in(folder: &Path, settings: &[&str], has_tls: bool) -> Option<Self> {
-        if !has("redis-server", "redis-server") {
+        if !is_installed() {
             let _ = fs::remove_dir_all(folder);
             return None;
         }

@@ -53,7 +53,11 @@ async fn dropped_calls_leave_the_pool_usable() {
     store.create_table().await.unwrap();
     let large = [put_large(&store, "a", 1).await, put_large(&store, "b", 2).await];
     let mut dropped = 0;
-    for round in 0..80 {
+    // On a busy machine, more answers are there at the first poll. Then it takes more rounds to drop enough calls.
+    for round in 0..800 {
+        if round >= 80 && dropped > 30 {
+            break;
+        }
         let (key, lock) = (key(&format!("round {round}")), lock());
         let claim = Write::Claim(lock.clone());
         let turns = TURNS[round % TURNS.len()];
@@ -69,8 +73,7 @@ async fn dropped_calls_leave_the_pool_usable() {
         let there = store.read(&key).await.unwrap();
         assert!(there.is_none() || there == Some(lock.into()), "round {round}: {there:?}");
     }
-    // On a busy machine, more answers are there at the first poll, and fewer calls are dropped.
-    assert!(dropped > 10, "only {dropped} calls were dropped");
+    assert!(dropped > 30, "only {dropped} calls were dropped");
     // The pool still has both slots: each of two concurrent calls gets a connection, and waits for the operator's lock.
     let operator = server.client().await;
     operator.batch_execute(&format!("BEGIN; LOCK TABLE {}", store.table())).await.unwrap();

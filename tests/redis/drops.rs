@@ -43,7 +43,11 @@ async fn dropped_calls_leave_the_connection_usable() {
         large.push((key, write.apply_to(Some(&started())).unwrap()));
     }
     let mut dropped = 0;
-    for round in 0..400 {
+    // On a busy machine, more answers are there at the first poll. Then it takes more rounds to drop enough calls.
+    for round in 0..4000 {
+        if round >= 400 && dropped > 100 {
+            break;
+        }
         let turns = TURNS[round % TURNS.len()];
         let key = fresh_key();
         let answered = match round / TURNS.len() % 4 {
@@ -58,8 +62,7 @@ async fn dropped_calls_leave_the_connection_usable() {
         let there = store.read(&key).await.unwrap();
         assert!(there.is_none() || there == Some(started()), "round {round}: {there:?}");
     }
-    // On a busy machine, more answers are there at the first poll, and fewer calls are dropped.
-    assert!(dropped > 40, "only {dropped} calls were dropped");
+    assert!(dropped > 100, "only {dropped} calls were dropped");
     // One connection is the store's. The other is the test's own, through `RedisServer::run`.
     until_clients(&server, 2).await;
 }

@@ -511,6 +511,8 @@ mod tests {
             let (title, detail) = &of_body;
             assert!(!title.contains("Idempotency-Key"), "{kind:?}: {title:?}");
             assert_eq!(detail.contains("Idempotency-Key"), offers_header, "{kind:?}: {detail:?}");
+            let names_header = format!("{of_header:?}").contains("Idempotency-Key");
+            assert_eq!(of_header != of_body, names_header, "{kind:?}");
             assert!(seen.insert(of_header), "{kind:?}");
         }
     }

@@ -46,8 +46,8 @@ impl Kind {
     pub fn is_installed(self) -> bool {
         match self {
             Self::DynamoDb => true,
-            Self::Postgres => servers::shared_postgres().is_some(),
-            Self::Redis => testkit::redis::shared().is_some(),
+            Self::Postgres => testkit::postgres::is_installed(),
+            Self::Redis => testkit::redis::is_installed(),
         }
     }
 }
