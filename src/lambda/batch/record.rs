@@ -153,7 +153,7 @@ mod tests {
             (r#"{"Records": {}}"#, "without a source"),
             (r#"{"source": "aws.scheduler", "id": "1"}"#, "`aws.scheduler`"),
             (r#"{"eventSource": "aws:kafka", "records": {}}"#, "`aws:kafka`"),
-            (r#"{"source": "a secret of a customer's"}"#, "without a source"),
+            (r#"{"source": "a secret of a customer's"}"#, "an event of an unknown source"),
             (
                 r#"{"Records": [], "window": {}, "state": {}, "isFinalInvokeForWindow": true}"#,
                 "`TumblingWindowInSeconds`",
