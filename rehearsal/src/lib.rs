@@ -26,14 +26,16 @@ mod wire;
 
 use std::{
     ffi::OsString,
+    future::poll_fn,
     io::IsTerminal as _,
     path::{Path, PathBuf},
     process::ExitCode,
+    task::Poll,
 };
 
 use clap::{Args, FromArgMatches as _};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::Mutex,
 };
 
@@ -142,12 +144,13 @@ pub fn main(arguments: &Arguments) -> Result<ExitCode> {
 
 async fn rehearse(arguments: &Arguments) -> Result<ExitCode> {
     let world = set_up(arguments).await?;
+    let mut interruptions = Interruptions::listen();
     let started = clock::start();
     let played = tokio::select! {
         played = play(&world) => played,
-        () = interrupted() => Err(Problem::new("interrupted")),
+        () = interruptions.next() => Err(Problem::new("interrupted")),
     };
-    take_down(&world).await;
+    take_down(&world, &mut interruptions).await;
     let rows = played?;
 
     print_report(&rows, arguments.json);
@@ -203,25 +206,28 @@ async fn play(world: &World) -> Result<Vec<Row>> {
     steps::play(world).await
 }
 
-/// Waits for Ctrl-C, for Ctrl-\, for SIGHUP (the terminal was closed), or for SIGTERM (CI cancels the job). The
-/// functions have their own process groups, so these signals don't end them. The rehearsal ends the functions by
-/// dropping their sandboxes.
-async fn interrupted() {
-    tokio::select! {
-        () = received(SignalKind::interrupt()) => {}
-        () = received(SignalKind::quit()) => {}
-        () = received(SignalKind::hangup()) => {}
-        () = received(SignalKind::terminate()) => {}
-    }
-}
+/// Ctrl-C, Ctrl-\, SIGHUP (the terminal was closed) and SIGTERM (CI cancels the job). The functions have their own process
+/// groups, so these signals don't end them. The rehearsal ends the functions by dropping their sandboxes.
+///
+/// One listener lasts until the end: a listener gets only the signals that arrive after its creation. So a listener
+/// for the removal of the tables alone could miss a second Ctrl-C.
+struct Interruptions(Vec<Signal>);
 
-async fn received(kind: SignalKind) {
-    match signal(kind) {
-        Ok(mut signals) => {
-            let _ = signals.recv().await;
-        }
-        // No handler could be installed, so the signal ends the process, and this future needn't complete.
-        Err(_) => std::future::pending().await,
+impl Interruptions {
+    /// If no handler can be installed for a signal, that signal ends the process.
+    fn listen() -> Self {
+        let kinds =
+            [SignalKind::interrupt(), SignalKind::quit(), SignalKind::hangup(), SignalKind::terminate()];
+        Self(kinds.into_iter().filter_map(|kind| signal(kind).ok()).collect())
+    }
+
+    async fn next(&mut self) {
+        let signals = &mut self.0;
+        poll_fn(|cx| {
+            let has_any = signals.iter_mut().any(|signals| signals.poll_recv(cx).is_ready());
+            if has_any { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 }
 
@@ -312,10 +318,10 @@ fn workspace() -> PathBuf {
 }
 
 /// Removes the tables. If the user interrupts this, prints how to find the remaining tables.
-async fn take_down(world: &World) {
+async fn take_down(world: &World, interruptions: &mut Interruptions) {
     tokio::select! {
         () = remove_tables(world) => {}
-        () = interrupted() => eprintln!(
+        () = interruptions.next() => eprintln!(
             "idempotency-rehearse: interrupted before all tables were deleted: delete those with `{}` in their names",
             world.run_id
         ),
