@@ -1,5 +1,8 @@
 //! Pages that are longer than an item's documentation.
 
+#[doc = include_str!("guide/which_one.md")]
+pub mod which_one {}
+
 #[doc = include_str!("guide/protocol.md")]
 pub mod protocol {}
 
