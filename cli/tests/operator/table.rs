@@ -79,4 +79,7 @@ async fn each_table_problem_has_a_fix() {
         "error: the table has the key `pk` (S, HASH), but the configuration says `id` (S, HASH). fix: ";
     assert!(wrong.code == 2 && wrong.out.starts_with(keys), "{wrong:?}");
     bench.run(&["table", "create"]).await.is_bad_input(&["can't be used", "`pk` (S, HASH)"]);
+    for command in [&["list"][..], &["list", "--counts"], &["list", "--unresolved"]] {
+        bench.run(command).await.is_bad_input(&["can't be used", "`pk` (S, HASH)"]);
+    }
 }

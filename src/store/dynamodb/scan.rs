@@ -31,11 +31,14 @@ impl DynamoDbStore {
     /// [`partition`](crate::store::StoreBuilder::partition), it also omits items that aren't the library's. In other
     /// tables, such items count as corrupt records. Each record is read consistently, but the scan isn't a snapshot.
     ///
-    /// Needs `dynamodb:Scan`; with a [`partition`](crate::store::StoreBuilder::partition), `dynamodb:Query`.
+    /// Needs `dynamodb:Scan`; with a [`partition`](crate::store::StoreBuilder::partition), `dynamodb:Query`. Before the
+    /// first page, it compares the table's key with the configured one, if the caller may call
+    /// `dynamodb:DescribeTable`: otherwise, a table with another key could look like one without records.
     ///
     /// # Errors
     ///
-    /// If DynamoDB can't be reached or rejects the request, or if `from` is another store's position.
+    /// If DynamoDB can't be reached or rejects the request, if the table has another key, or if `from` is another
+    /// store's position.
     ///
     /// # Cancel safety
     ///
@@ -58,7 +61,13 @@ impl DynamoDbStore {
     /// # }
     /// ```
     pub async fn scan(&self, from: Option<String>) -> Result<Page, StoreError> {
-        let start = from.map(|position| self.start_of(&position)).transpose()?;
+        let start = match from {
+            Some(position) => Some(self.start_of(&position)?),
+            None => {
+                self.check_keys().await?;
+                None
+            }
+        };
         let (items, next) = match (&self.inner.partition, &self.inner.sort_key) {
             (Some(partition), Some(_)) => self.query_partition(partition, start).await?,
             (_, sort_key) => self.scan_table(sort_key.as_deref(), start).await?,

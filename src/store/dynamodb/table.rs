@@ -166,6 +166,15 @@ impl DynamoDbStore {
             .then(|| TableProblem::Keys { expected: expected.to_string(), found: found.to_string() })
     }
 
+    /// Compares the table's key with the configured one. Without permission to describe the table, it checks nothing.
+    pub(super) async fn check_keys(&self) -> Result<(), StoreError> {
+        let table = self.describe().await.ok().flatten();
+        match table.and_then(|table| self.keys_problem(&table)) {
+            Some(problem) => Err(self.unfit(&problem)),
+            None => Ok(()),
+        }
+    }
+
     fn time_to_live_problem(&self, found: &TimeToLiveDescription) -> Option<TableProblem> {
         let expected = self.inner.attributes.of(Attribute::ExpiresAt);
         let on = matches!(
