@@ -40,7 +40,7 @@ pub(crate) use action::refusal_for;
 pub use action::{Action, Decline, End, Held, Refusal};
 pub use input::{Event, Fault, Input};
 pub(crate) use judge::{Recalled, recall};
-pub use limits::{Limits, MAX_RETRIES};
+pub use limits::Limits;
 pub use operator::{NextDelivery, Outlook, is_same_claim, outlook, resolve};
 pub use plan::{Intent, Plan, Rules};
 

@@ -4,9 +4,6 @@ use std::time::Duration;
 
 use crate::time::Timestamp;
 
-/// The maximum number of retries of one settlement. Their pauses add up to more than the default `settle_within`.
-pub const MAX_RETRIES: u8 = 100;
-
 /// When calls to the store must end, so that the resulting answer still reaches the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
@@ -21,8 +18,9 @@ pub struct Limits {
     pub reserve: Duration,
     /// How long a settlement is retried while the store fails.
     pub settle_within: Duration,
-    /// The maximum number of retries. It only matters if the clock stands still: otherwise, time runs out long before.
-    pub max_retries: u8,
+    /// The maximum number of retries of a settlement. `None` means that only the time ends them. Only the model checker
+    /// sets a number, since its space must be finite.
+    pub max_retries: Option<u8>,
 }
 
 impl Limits {
@@ -34,7 +32,7 @@ impl Limits {
             last_call: None,
             reserve: Duration::ZERO,
             settle_within,
-            max_retries: MAX_RETRIES,
+            max_retries: None,
         }
     }
 }

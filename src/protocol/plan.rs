@@ -144,13 +144,13 @@ impl Task {
         Self { intent, by: plan.settle_by(now), retries: 0, is_in_doubt }
     }
 
-    /// Counts one more retry and returns its number. If there's no time for another retry, or the maximum number is
-    /// reached, the error is the unchanged task.
+    /// Counts one more retry and returns its number. If there's no time for another retry, or the limits' maximum
+    /// number is reached, the error is the unchanged task.
     pub(super) fn again(self, plan: &Plan, now: Timestamp) -> Result<(Self, u8), Self> {
         let nth = self.retries;
-        if nth >= plan.limits.max_retries || now.until(self.by) < LAST_TRY {
+        if plan.limits.max_retries.is_some_and(|most| nth >= most) || now.until(self.by) < LAST_TRY {
             return Err(self);
         }
-        Ok((Self { retries: nth + 1, ..self }, nth))
+        Ok((Self { retries: nth.saturating_add(1), ..self }, nth))
     }
 }

@@ -38,7 +38,7 @@ fn plan(execution: Execution) -> Plan {
         fingerprint: REQUEST,
         lease_until: NOW.saturating_add(LEASE),
         usable_until: NOW.saturating_add(LEASE).saturating_sub(RESERVE),
-        limits: Limits { max_retries: RETRIES, ..Limits::unknown(SETTLE_WITHIN) },
+        limits: Limits { max_retries: Some(RETRIES), ..Limits::unknown(SETTLE_WITHIN) },
         request_id: Some("request".into()),
     }
 }

@@ -190,7 +190,7 @@ impl Configuration {
 
     /// The lease is the only deadline: calls take no time here, and only faults end them early.
     fn limits(&self) -> Limits {
-        Limits { max_retries: self.max_retries, ..Limits::unknown(self.settle_within) }
+        Limits { max_retries: Some(self.max_retries), ..Limits::unknown(self.settle_within) }
     }
 
     /// The rules that every executor follows.

@@ -91,7 +91,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             verdicts: &[Verdict::Complete],
             ..one()
         },
-        plan: |plan| Plan { limits: Limits { max_retries: 100, ..plan.limits }, ..plan },
+        plan: |plan| Plan { limits: Limits { max_retries: Some(100), ..plan.limits }, ..plan },
         ..NONE
     },
     Mutant {
