@@ -124,6 +124,7 @@ impl Idempotency {
     /// automatically.
     #[must_use]
     pub fn for_invocation(&self, invocation: Invocation) -> Self {
+        let invocation = invocation.beginning(self.driver.clock());
         Self { invocation: Some(invocation), ..self.clone() }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::time::Timestamp;
+use crate::time::{Clock, Moment, Timestamp};
 
 /// 2020-01-01: an earlier deadline counts as unknown.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
@@ -24,6 +24,9 @@ pub struct Invocation {
     short_lease: Option<Duration>,
     /// The tenant that the invocation is for, in a function with tenant isolation.
     tenant: Option<Arc<str>>,
+    /// When the invocation began, on both clocks. Set only if the deadline is known, because only then does the
+    /// invocation end soon.
+    began: Option<Moment>,
 }
 
 impl fmt::Debug for Invocation {
@@ -60,7 +63,21 @@ impl Invocation {
             caller_waits_until: None,
             short_lease: None,
             tenant: None,
+            began: None,
         }
+    }
+
+    /// Notes that the invocation begins now, unless that's noted already.
+    pub(crate) fn beginning(mut self, clock: &dyn Clock) -> Self {
+        if self.deadline.is_some() && self.began.is_none() {
+            self.began = Some(Moment::now(clock));
+        }
+        self
+    }
+
+    /// When the invocation began, if its deadline is known.
+    pub(crate) fn began(&self) -> Option<Moment> {
+        self.began
     }
 
     /// Sets the tenant, which becomes part of the keys of the invocation's steps.

@@ -138,7 +138,8 @@ impl Idempotency {
     pub(crate) fn entered(&self, context: &Context) -> Invocation {
         let deadline = Timestamp::from_millis(context.deadline);
         let invocation = Invocation::entered(self.driver().now(), deadline, &context.request_id)
-            .of_tenant(tenant(context));
+            .of_tenant(tenant(context))
+            .beginning(self.driver().clock());
         if invocation.deadline().is_none() {
             let once = &self.driver().shared.unknown_deadline;
             once.call_once(|| observe::unknown_deadline(self.settings()));

@@ -7,6 +7,7 @@ mod timestamp;
 
 use std::{
     fmt,
+    sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -33,6 +34,72 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     ///
     /// Dropping the future ends the wait and has no other effect.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+
+    /// The monotonic clock, which nobody sets. If [`now`](Self::now) is set back, this clock still ends every time
+    /// limit. By default it's the operating system's, or tokio's in a runtime with paused time.
+    ///
+    /// Implement it if [`sleep`](Self::sleep) waits in another time, for example in a simulation's.
+    fn monotonic(&self) -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+}
+
+/// One moment, on the wall clock and on the monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    by_wall_clock: Timestamp,
+    by_monotonic_clock: Instant,
+}
+
+impl Moment {
+    pub(crate) fn now(clock: &dyn Clock) -> Self {
+        Self { by_wall_clock: clock.now(), by_monotonic_clock: clock.monotonic() }
+    }
+}
+
+/// The clock by which an operation keeps its time limits. It shows what the wall clock shows, or the wall clock's time
+/// when the invocation or the operation began plus the time that the monotonic clock has counted since then, whichever
+/// is later. So a limit is over as soon as either clock has reached it, even if the wall clock was set back.
+#[derive(Clone, Debug)]
+pub(crate) struct LaterClock {
+    clock: Arc<dyn Clock>,
+    /// `None` before an operation has begun: then only the wall clock counts.
+    since: Option<Moment>,
+}
+
+impl LaterClock {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, since: None }
+    }
+
+    /// Returns the clock of an operation that begins now, or of an invocation that began at `since`. A clock that has
+    /// begun stays as it is.
+    pub(crate) fn begun(&self, since: Option<Moment>) -> Self {
+        let since = self.since.or(since).unwrap_or_else(|| Moment::now(&*self.clock));
+        Self { clock: Arc::clone(&self.clock), since: Some(since) }
+    }
+
+    /// Returns what the wall clock shows, and the later time.
+    pub(crate) fn read(&self) -> (Timestamp, Timestamp) {
+        let wall = self.clock.now();
+        let Some(since) = self.since else { return (wall, wall) };
+        let passed = self.clock.monotonic().saturating_duration_since(since.by_monotonic_clock);
+        (wall, wall.max(since.by_wall_clock.saturating_add(passed)))
+    }
+}
+
+impl Clock for LaterClock {
+    fn now(&self) -> Timestamp {
+        self.read().1
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.clock.sleep(duration)
+    }
+
+    fn monotonic(&self) -> Instant {
+        self.clock.monotonic()
+    }
 }
 
 /// The operating system's clock, and tokio's timer.

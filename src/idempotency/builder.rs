@@ -15,7 +15,7 @@ use crate::{
     },
     settings::{Execution, Mode, Recording, Settings},
     store::{Cipher, Store, named},
-    time::{Clock, system_clock},
+    time::{Clock, LaterClock, system_clock},
 };
 
 /// The environment variable that sets the mode.
@@ -299,7 +299,6 @@ impl Builder {
         let shared = Shared {
             cache: LocalCache::new(&self.settings, is_snapshotted),
             store: self.store,
-            clock: self.clock,
             owners: self.owners,
             cipher: self.cipher,
             lacks_store: self.lacks_store,
@@ -310,7 +309,11 @@ impl Builder {
             unknown_deadline: std::sync::Once::new(),
         };
         let idempotency = Idempotency {
-            driver: Driver { shared: Arc::new(shared), settings: Arc::new(self.settings) },
+            driver: Driver {
+                shared: Arc::new(shared),
+                settings: Arc::new(self.settings),
+                clock: LaterClock::new(self.clock),
+            },
             function: function.into(),
             operation: None,
             invocation: None,

@@ -158,7 +158,7 @@ impl<F: Format> Operation<F> {
     pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
         let key = self.stored_key(key.borrow());
         let invocation = self.idempotency.invocation().without_short_leases();
-        let driver = self.idempotency.driver();
+        let driver = &self.idempotency.driver().begun(&invocation);
         if !driver.settings.is_enforced() {
             let way = self.idempotency.way();
             return Ok(Begun::Claimed(Claim::unenforced(driver, &key, fingerprint, &invocation, way).await));

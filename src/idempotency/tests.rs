@@ -7,6 +7,7 @@ mod bank;
 #[cfg(feature = "events")]
 mod batches;
 mod cache;
+mod clocks;
 mod fencing;
 mod lease;
 #[cfg(feature = "metrics")]

@@ -19,7 +19,7 @@ use crate::{
     run::{cache::LocalCache, lease::Timing, staging::NO_TRANSACTIONS},
     settings::Settings,
     store::{Cipher, CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Write, WriteOutcome},
-    time::{Clock, Timestamp},
+    time::{Clock, LaterClock, Timestamp},
 };
 
 /// The first pause before a retry. Each further pause is twice as long, up to a cap.
@@ -36,12 +36,13 @@ pub(crate) type OwnerSource = Arc<dyn Fn() -> Result<Owner, Error> + Send + Sync
 pub(crate) struct Driver {
     pub(crate) shared: Arc<Shared>,
     pub(crate) settings: Arc<Settings>,
+    /// The clock. Every time limit is kept by it.
+    pub(crate) clock: LaterClock,
 }
 
 /// The part of a [`Driver`] that all operations of a process share.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) owners: OwnerSource,
     pub(crate) cache: Option<LocalCache>,
     pub(crate) cipher: Option<Arc<dyn Cipher>>,
@@ -124,11 +125,17 @@ impl Driver {
     }
 
     pub(crate) fn clock(&self) -> &dyn Clock {
-        &*self.shared.clock
+        &self.clock
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.shared.clock.now()
+        self.clock.now()
+    }
+
+    /// Returns the driver of an operation that begins now in `invocation`. From now on, each time limit is kept by the
+    /// wall clock and by the monotonic clock.
+    pub(crate) fn begun(&self, invocation: &Invocation) -> Self {
+        Self { clock: self.clock.begun(invocation.began()), ..self.clone() }
     }
 
     /// The local cache, if there's one and the settings use it.
@@ -189,9 +196,12 @@ impl Driver {
         let mut has_failed = false;
         // While the machine claims a key, the only settlement that it sends is the release of a claim it can't use.
         let is_claiming = matches!(event, Event::Begin);
+        // Whether another executor's record may be judged stale. Other executors know only the wall clock. If this
+        // process's wall clock was set back, the earlier time is the safe one to judge by.
+        let is_judging = matches!(event, Event::Begin | Event::Look);
         loop {
-            let now = self.now();
-            let action = step(state, Input { now, event });
+            let (wall, now) = self.clock.read();
+            let action = step(state, Input { now: if is_judging { wall } else { now }, event });
             let until = match &action {
                 Action::Apply(Write::Settle { .. }) if is_claiming => release_until(state, now),
                 _ => state.call_until(now),
@@ -312,8 +322,8 @@ impl Requests for ToStore<'_> {
     }
 }
 
-/// Awaits `call`, which begins at `now`, until the time `until`. After that, drops the call and returns an ambiguous
-/// error, since the store may still apply the request.
+/// Awaits `call`, which begins at `now`, until the time `until`, by `clock` or by its timer. After that, drops the call
+/// and returns an ambiguous error, since the store may still apply the request.
 ///
 /// # Errors
 ///
@@ -333,16 +343,20 @@ async fn bounded<T>(
         return Err(StoreError::new(StoreErrorKind::Unavailable, "no time was left to call the store"));
     }
     // Most calls are answered long before the limit, so the timer is set only after the first poll.
-    let mut timer = None;
+    let mut timer: Option<BoxFuture<'static, ()>> = None;
     poll_fn(|cx| {
         if let Poll::Ready(answer) = call.as_mut().poll(cx) {
             return Poll::Ready(answer);
         }
-        let timer = timer.get_or_insert_with(|| clock.sleep(left));
-        timer.as_mut().poll(cx).map(|()| {
-            let error = StoreError::new(StoreErrorKind::Unavailable, "the store didn't answer in time");
-            Err(error.maybe_applied(true))
-        })
+        let is_over = match &mut timer {
+            Some(timer) => clock.now() >= until || timer.as_mut().poll(cx).is_ready(),
+            None => timer.insert(clock.sleep(left)).as_mut().poll(cx).is_ready(),
+        };
+        if !is_over {
+            return Poll::Pending;
+        }
+        let error = StoreError::new(StoreErrorKind::Unavailable, "the store didn't answer in time");
+        Poll::Ready(Err(error.maybe_applied(true)))
     })
     .await
 }

@@ -160,6 +160,7 @@ where
             .map(Protected::RanUnrecorded);
     }
     let Target { key, fingerprint, invocation, cut_off: latest, way } = target;
+    let driver = &driver.begun(&invocation);
     let mut right = match allowed(driver, &key, fingerprint, &invocation, way).await {
         Ok(Allowed::Run(right)) => right,
         Ok(Allowed::Replay(replay)) => return Ok(Protected::Replayed(replay)),

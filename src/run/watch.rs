@@ -60,7 +60,8 @@ impl CutOff {
 /// After each poll of `future`, polls `companion`. If `companion` ends first, `future` is cut off.
 ///
 /// Each poll first checks the clock and the timer, and either is enough to cut off: some timers don't count the time
-/// that a sandbox is frozen, and a clock can be set back.
+/// that a sandbox is frozen, and a clock can be set back. If `companion` moves the cut-off, the timer moves at once:
+/// `future` may not be polled again before the new cut-off.
 ///
 /// If `cut_off` is from [`CutOff::before_start`], a handler that has begun runs to its end: neither the time nor
 /// `companion` cuts it off.
@@ -93,6 +94,11 @@ pub(super) async fn watch<F: Future>(
                 companion = None;
                 Poll::Pending
             }
+            Some(Poll::Pending)
+                if cut_off.ends_running && limit.has_moved() && limit.has_passed(clock, cx) =>
+            {
+                Poll::Ready(Ended::CutOff)
+            }
             Some(Poll::Pending) | None => Poll::Pending,
         }
     })
@@ -110,14 +116,18 @@ struct Limit<'a> {
 }
 
 impl Limit<'_> {
+    /// Whether the cut-off was moved after the timer was set.
+    fn has_moved(&self) -> bool {
+        self.timer.as_ref().map(|(set_for, _)| *set_for) != self.cut_off.get()
+    }
+
     fn has_passed(&mut self, clock: &dyn Clock, cx: &mut Context<'_>) -> bool {
         let Some(at) = self.cut_off.get() else { return false };
         let now = clock.now();
         if now >= at {
             return true;
         }
-        // There's no timer yet, or the cut-off was moved.
-        if self.timer.as_ref().is_none_or(|(set_for, _)| *set_for != at) {
+        if self.has_moved() {
             self.timer = Some((at, clock.sleep(now.until(at))));
         }
         self.timer.as_mut().is_some_and(|(_, timer)| timer.as_mut().poll(cx).is_ready())

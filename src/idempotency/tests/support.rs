@@ -324,6 +324,24 @@ impl Bench {
         Self::over(self.store.clone(), self.clock.clone(), Arc::clone(&self.runs), configure)
     }
 
+    /// Returns a bench for another process with its own clock, which shows the same time as this bench's clock now.
+    pub(super) fn apart(&self, configure: impl FnOnce(Builder) -> Builder) -> Self {
+        let jump = Arc::new(AtomicU64::new(self.jump.load(Ordering::SeqCst)));
+        let clock = TestClock { start: self.clock.start, jump, jump_later: JumpLater::default() };
+        Self::over(self.store.clone(), clock, Arc::clone(&self.runs), configure)
+    }
+
+    /// Sets the clock's jump to two hours, so that the test can set the clock back.
+    pub(super) fn ahead(self) -> Self {
+        self.jump.store(2 * 3_600_000, Ordering::SeqCst);
+        self
+    }
+
+    /// Sets the clock back.
+    pub(super) fn set_back(&self, time: Duration) {
+        self.jump.fetch_sub(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+
     /// Returns the same bench with optimistic runs.
     pub(super) fn optimistic(&self, reads_first: bool) -> Self {
         let idempotency = match reads_first {

@@ -32,6 +32,7 @@ use crate::{
     observe,
     run::{
         context::{OperationContext, within},
+        driver::Driver,
         protect::{Protected, Stopped, Target, unclaimed, until},
     },
     settings::Execution,
@@ -75,6 +76,7 @@ pub(super) enum Reason {
 /// One delivery of a batch.
 struct Delivery<'b, R> {
     batch: &'b Batch<R>,
+    driver: Driver,
     records: Vec<&'b RawValue>,
     planned: Vec<Planned>,
     invocation: Invocation,
@@ -108,7 +110,8 @@ impl<R: Record> Batch<R> {
         let invocation = self.idempotency.entered(&context);
         let records = record::records(&payload, R::SOURCE).inspect_err(observe::refused_unasked)?;
         let (planned, lanes) = self.plan(&records, &context).inspect_err(observe::refused_unasked)?;
-        let times = self.times(&invocation);
+        let driver = self.idempotency.driver().begun(&invocation);
+        let times = self.times(driver.now(), &invocation);
         let invocation = invocation.waiting_until(times.no_claim_after);
         let invocation = match self.short_lease() {
             Some(length) => invocation.with_short_leases(length),
@@ -122,7 +125,7 @@ impl<R: Record> Batch<R> {
         };
         let fates = Mutex::new(vec![None; records.len()]);
         let handlers = Handlers::default();
-        let delivery = Delivery { batch: self, records, planned, invocation, times, handlers, fates };
+        let delivery = Delivery { batch: self, driver, records, planned, invocation, times, handlers, fates };
         delivery.run(lanes).await;
         delivery.hide().await;
         delivery.answer()
@@ -136,9 +139,8 @@ impl<R: Record> Batch<R> {
         is_short.then(|| STREAM_LEASE.max(settings.lease_grace.saturating_mul(3)))
     }
 
-    fn times(&self, invocation: &Invocation) -> Times {
+    fn times(&self, now: Timestamp, invocation: &Invocation) -> Times {
         let reserve = self.choices.reserve;
-        let now = self.idempotency.driver().now();
         let before = |part: u32| {
             let deadline = invocation.deadline()?;
             let last = reserve.saturating_mul(2).min(now.until(deadline) / 3);
@@ -184,19 +186,20 @@ impl<R: Record> Delivery<'_, R> {
     /// settlements have all the time they need.
     async fn overdue(&self) {
         let (clock, Some(answer_at)) = (self.clock(), self.times.answer_at) else { return pending().await };
-        clock.sleep(clock.now().until(answer_at)).await;
+        until(clock, Some(answer_at), pending::<()>()).await;
         self.handlers.idle().await;
         let now = clock.now();
         match (self.times.hide_until, self.invocation.deadline()) {
             (Some(last), Some(deadline)) if now < deadline => {
-                clock.sleep(now.until(last).max(now.until(deadline) / 2)).await;
+                let half = now.saturating_add(now.until(deadline) / 2);
+                until(clock, Some(last.max(half)), pending::<()>()).await;
             }
             _ => pending().await,
         }
     }
 
     fn clock(&self) -> &dyn Clock {
-        self.batch.idempotency.driver().clock()
+        self.driver.clock()
     }
 
     /// Runs a lane's records one after the other.
@@ -257,7 +260,7 @@ impl<R: Record> Delivery<'_, R> {
             Ok(record) => record,
             Err(error) => return Fate::Returned(Reason::Refused(error.kind())),
         };
-        let driver = self.batch.idempotency.driver();
+        let driver = &self.driver;
         let target = Target {
             key: key.clone(),
             fingerprint,
@@ -309,13 +312,13 @@ impl<R: Record> Delivery<'_, R> {
     }
 
     fn is_late(&self) -> bool {
-        self.times.no_claim_after.is_some_and(|at| self.batch.idempotency.driver().now() >= at)
+        self.times.no_claim_after.is_some_and(|at| self.driver.now() >= at)
     }
 
     /// Hides messages that another delivery is processing, until that delivery's lease expires.
     async fn hide(&self) {
         let Some(visibility) = &self.batch.visibility else { return };
-        let now = self.batch.idempotency.driver().now();
+        let now = self.driver.now();
         let messages: Vec<_> = {
             let fates = self.fates.lock().unwrap_or_else(PoisonError::into_inner);
             let waits = fates.iter().zip(&self.records).filter_map(|(fate, raw)| match fate {

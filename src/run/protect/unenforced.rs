@@ -42,6 +42,7 @@ where
     Again: Future<Output = T>,
 {
     let Target { key, fingerprint, invocation, way, .. } = target;
+    let driver = &driver.begun(&invocation);
     let beside = Beside::new(driver, &key, &invocation);
     let mut asking = match refuse_within_itself(&key) {
         Ok(()) => beside.asking(fingerprint, way),
