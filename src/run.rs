@@ -18,6 +18,8 @@ pub(crate) mod refusal;
 
 pub(crate) mod cache;
 
+pub(crate) mod brake;
+
 pub(crate) mod driver;
 
 pub(crate) mod response;

@@ -63,6 +63,7 @@ const ORDER_OF_RUN: &[&str] = &[
     "replay",
     "refusal",
     "cache",
+    "brake",
     "driver",
     "response",
     "alone",

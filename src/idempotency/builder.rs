@@ -9,6 +9,7 @@ use crate::{
     observe,
     record::Owner,
     run::{
+        brake::Brake,
         cache::LocalCache,
         driver::{Driver, OwnerSource, Shared},
         optimistic::Way,
@@ -298,6 +299,7 @@ impl Builder {
         let is_snapshotted = initialization.as_deref() == Some("snap-start");
         let shared = Shared {
             cache: LocalCache::new(&self.settings, is_snapshotted),
+            brake: Brake::default(),
             store: self.store,
             owners: self.owners,
             cipher: self.cipher,

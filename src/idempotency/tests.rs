@@ -8,6 +8,7 @@ mod bank;
 mod batches;
 mod cache;
 mod clocks;
+mod fail_open;
 mod fencing;
 mod lease;
 #[cfg(feature = "metrics")]

@@ -16,7 +16,7 @@ use crate::{
     key::StoredKey,
     protocol::{Action, Decline, End, Event, Fault, Input, Plan, Refusal, Rules, State, refusal_for, step},
     record::{Owner, Record},
-    run::{cache::LocalCache, lease::Timing, staging::NO_TRANSACTIONS},
+    run::{brake::Brake, cache::LocalCache, lease::Timing, staging::NO_TRANSACTIONS},
     settings::Settings,
     store::{Cipher, CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Write, WriteOutcome},
     time::{Clock, LaterClock, Timestamp},
@@ -45,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) owners: OwnerSource,
     pub(crate) cache: Option<LocalCache>,
+    pub(crate) brake: Brake,
     pub(crate) cipher: Option<Arc<dyn Cipher>>,
     /// Whether the store is only a substitute, because the environment names none. Then the mode must stay `off`.
     pub(crate) lacks_store: bool,
@@ -247,6 +248,9 @@ impl Driver {
                 }
                 action => return Driven { action, store_error, applied, details },
             };
+            if self.settings.fail_open && is_answer(&event) {
+                self.shared.brake.answered();
+            }
             has_failed |= matches!(event, Event::Failed(_)) && until.is_none_or(|until| now < until);
         }
     }
@@ -374,6 +378,15 @@ fn release_until(state: &State, now: Timestamp) -> Option<Timestamp> {
     let late = now.saturating_add(limits.reserve.max(LATE_RELEASE));
     let last = limits.last_call.unwrap_or(usable_until.saturating_add(limits.reserve));
     Some(if now < last { late.min(last) } else { late })
+}
+
+/// Whether the store does its work.
+fn is_answer(event: &Event) -> bool {
+    match event {
+        Event::Answered(_) | Event::Declined | Event::Found(_) => true,
+        Event::Failed(fault) => !matches!(fault.kind, StoreErrorKind::Unavailable | StoreErrorKind::Rejected),
+        _ => false,
+    }
 }
 
 fn failed(error: StoreError, last_error: &mut Option<StoreError>) -> Event {

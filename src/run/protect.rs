@@ -22,6 +22,7 @@ use crate::{
     record::{Generation, Status},
     run::{
         begin::begin,
+        brake::Passage,
         claim::{Begun, Claim},
         context::{OperationContext, Refusals, Running, within},
         driver::{Declined, Driver, Ending},
@@ -161,10 +162,24 @@ where
     }
     let Target { key, fingerprint, invocation, cut_off: latest, way } = target;
     let driver = &driver.begun(&invocation);
-    let mut right = match allowed(driver, &key, fingerprint, &invocation, way).await {
+    let passage = driver.settings.fail_open.then(|| driver.shared.brake.enter(&key));
+    let allowed = allowed(driver, &key, fingerprint, &invocation, way).await;
+    // If the store failed, or no time was left to ask it, nothing is known of the key. In each other case, the key has a
+    // record, or runs now.
+    let is_known = allowed.as_ref().err().is_none_or(|refused| {
+        let is_by_store = matches!(refused.by, RefusedBy::Store | RefusedBy::StoreTooLate);
+        !is_by_store && refused.error.kind() != ErrorKind::Unavailable
+    });
+    if let Some(passage) = passage.as_ref().filter(|_| is_known) {
+        passage.knows_the_key();
+    }
+    let mut right = match allowed {
         Ok(Allowed::Run(right)) => right,
         Ok(Allowed::Replay(replay)) => return Ok(Protected::Replayed(replay)),
-        Err(refused) if refused.by == RefusedBy::Store && driver.settings.fail_open => {
+        Err(refused)
+            if refused.by == RefusedBy::Store
+                && passage.as_ref().is_some_and(Passage::may_run_unprotected) =>
+        {
             observe::unprotected("store failure");
             let context = OperationContext::unprotected(invocation);
             let refusals = context.refusals.clone();
