@@ -7,15 +7,17 @@ use crate::{
     fingerprint::Fingerprint,
     format::Format,
     idempotency::Operation,
+    invocation::Invocation,
     key::{Key, StoredKey},
     observe,
-    protocol::Refusal,
+    protocol::{Limits, Refusal},
     run::{
         alone::first_call_until,
         claim::{Begun, Settled},
         context::{OperationContext, Running, refused_within, within},
+        driver::Driver,
         lease::Timing,
-        postgres::{InTransaction, Records, find_out_whether_committed},
+        postgres::{InTransaction, Records, cut_off_late, find_out_whether_committed, work_in_time},
         refusal::{not_committed, refusal_error},
         response::Verdict,
     },
@@ -77,11 +79,22 @@ impl<F: Format> Operation<F> {
         key: &Key,
         fingerprint: Fingerprint,
     ) -> Result<Begun<InTransaction<'t>>, Error> {
-        let idempotency = self.idempotency();
-        idempotency.settings().refuse_at_most_once("an operation in the caller's transaction")?;
+        let invocation = self.idempotency().invocation();
+        let driver = self.idempotency().driver().begun(&invocation);
+        self.lock_in(&driver, &invocation, Records::new(store, transaction), key, fingerprint).await
+    }
+
+    async fn lock_in<'t>(
+        &self,
+        driver: &Driver,
+        invocation: &Invocation,
+        records: Records<'t>,
+        key: &Key,
+        fingerprint: Fingerprint,
+    ) -> Result<Begun<InTransaction<'t>>, Error> {
+        driver.settings.refuse_at_most_once("an operation in the caller's transaction")?;
         let key = self.stored_key(key);
-        let (driver, invocation) = (idempotency.driver(), idempotency.invocation());
-        InTransaction::begin(driver, Records { store, transaction }, key.clone(), fingerprint, &invocation)
+        InTransaction::begin(driver, records, key.clone(), fingerprint, invocation)
             .await
             .map_err(|refused| refused_within(refused.reported(&key).error))
     }
@@ -116,6 +129,15 @@ impl<F: Format> Operation<F> {
     /// it's unknown whether the commit succeeded: a retry finds out. If idempotency isn't enforced,
     /// [`ErrorKind::Unrecorded`] means the same, and a retry may repeat the writes.
     ///
+    /// If the invocation's deadline comes while `operation` runs, the library drops `operation`'s future, unless
+    /// [`Settings::cut_off`](crate::settings::Settings::cut_off) is false, and rolls back:
+    /// [`ErrorKind::Unavailable`]. It does so half of
+    /// [`Settings::answer_reserve`](crate::settings::Settings::answer_reserve) before the deadline, so that no open
+    /// transaction keeps its locks in a frozen sandbox.
+    ///
+    /// `operation` must leave the transaction open. If it runs `COMMIT` or `ROLLBACK` as SQL, also if it begins another
+    /// transaction after that, `run_in` records nothing and fails with [`ErrorKind::Invalid`]. Savepoints are fine.
+    ///
     /// After a failed statement, PostgreSQL commits nothing of its transaction. If `operation` returns `Ok` even so,
     /// `run_in` fails with [`ErrorKind::Invalid`]. Return the statement's error, or run the statement in a savepoint.
     ///
@@ -135,9 +157,10 @@ impl<F: Format> Operation<F> {
         P: Serialize + ?Sized,
     {
         let fingerprint = self.fingerprint_of(payload)?;
-        let (shown, driver) = (self.stored_key(key), self.idempotency().driver());
+        let (shown, invocation) = (self.stored_key(key), self.idempotency().invocation());
+        let driver = &self.idempotency().driver().begun(&invocation);
         let now = driver.now();
-        let limits = Timing::of(&driver.settings, now, &self.idempotency().invocation()).limits;
+        let limits = Timing::of(&driver.settings, now, &invocation).limits;
         let ask_by = limits.ask_by.filter(|_| driver.settings.is_enforced());
         let beginning =
             Box::pin(async { client.transaction().await.map_err(|error| store.fault_of(&error)) });
@@ -149,16 +172,25 @@ impl<F: Format> Operation<F> {
             .in_time(now, ask_by, beginning)
             .await
             .map_err(|error| refused_within(refusal_error(&shown, refusal, Some(error), now)))?;
-        let mut open = match self.begin_in(store, &transaction, key, fingerprint).await? {
+        let records = Records::new(store, &transaction);
+        let mut open = match self.lock_in(driver, &invocation, records, key, fingerprint).await? {
             Begun::Claimed(open) => open,
             Begun::Replay(replay) => return replay.result_of::<T, F, E>(&shown),
         };
         let context = OperationContext {
             running: Some(Running::inside(shown.clone())),
-            ..OperationContext::unprotected(self.idempotency().invocation())
+            ..OperationContext::unprotected(invocation.clone())
         };
         let refusals = context.refusals.clone();
-        let result = within(context, async { operation(&transaction).await }).await;
+        let work = Box::pin(within(context, async { operation(&transaction).await }));
+        let result = match work_in_time(driver, &shown, &invocation, work).await {
+            Ok(result) => result,
+            Err(error) => {
+                drop(open);
+                roll_back(driver, store, transaction, limits).await;
+                return Err(refused_within(error).into());
+            }
+        };
         if result.is_err() {
             refusals.pass_on();
         }
@@ -186,6 +218,11 @@ impl<F: Format> Operation<F> {
             Settled::Superseded(replay) => return replay.result_of::<T, F, E>(&shown),
         }
         let now = driver.now();
+        if driver.settings.cut_off && invocation.deadline().is_some_and(|deadline| now >= deadline) {
+            // The process was frozen since its work ended.
+            roll_back(driver, store, transaction, limits).await;
+            return Err(refused_within(cut_off_late(&shown, now)).into());
+        }
         // If less than the reserve is left until the answer is due, the commit may use the reserve too, like the first
         // attempt of every settlement.
         let is_ample = |answer_by: &Timestamp| now.until(*answer_by) > limits.reserve;
@@ -201,6 +238,20 @@ impl<F: Format> Operation<F> {
         observe::concluded(&shown);
         Ok(value)
     }
+}
+
+/// Rolls `transaction` back, and waits for the answer in the time that's left. If it isn't answered, the server rolls
+/// back as soon as the current statement ends, since the connection has sent the request.
+async fn roll_back(
+    driver: &Driver,
+    store: &PostgresStore,
+    transaction: tokio_postgres::Transaction<'_>,
+    limits: Limits,
+) {
+    let now = driver.now();
+    let rolling_back =
+        Box::pin(async { transaction.rollback().await.map_err(|error| store.fault_of(&error)) });
+    let _ = driver.in_time(now, first_call_until(limits, now), rolling_back).await;
 }
 
 /// Reports a commit that failed in a mode that doesn't enforce idempotency, and returns its error. There's no record

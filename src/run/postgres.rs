@@ -3,7 +3,14 @@
 //! There's no claim, as in an optimistic run: the machine reads the record, the work runs, and the machine stores the
 //! finished record. An advisory lock holds the key until the transaction ends.
 
-use std::time::Duration;
+use std::{
+    panic::resume_unwind,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 
@@ -22,9 +29,12 @@ use crate::{
         driver::{Driver, Requests},
         lease::Timing,
         optimistic::Way,
-        refusal::{Refused, RefusedBy, not_committed, not_concluded, unresolved},
+        refusal::{
+            Refused, RefusedBy, cut_off_unclaimed, not_committed, not_concluded, refusal_error, unresolved,
+        },
         response::Verdict,
         shadow::Unclaimed,
+        watch::{CutOff, Ended, watch},
     },
     store::{
         CommitOutcome, StoreError, StoreErrorKind, Write, WriteOutcome,
@@ -53,8 +63,18 @@ pub struct InTransaction<'t> {
 
 /// The store's records in the caller's transaction.
 pub(crate) struct Records<'t> {
-    pub(crate) store: &'t PostgresStore,
-    pub(crate) transaction: &'t Transaction<'t>,
+    store: &'t PostgresStore,
+    transaction: &'t Transaction<'t>,
+    /// When the transaction began, as the server says. Set when the key is locked.
+    began: OnceLock<i64>,
+    /// Whether the caller's code has ended the transaction itself.
+    has_ended: AtomicBool,
+}
+
+impl<'t> Records<'t> {
+    pub(crate) fn new(store: &'t PostgresStore, transaction: &'t Transaction<'t>) -> Self {
+        Self { store, transaction, began: OnceLock::new(), has_ended: AtomicBool::new(false) }
+    }
 }
 
 impl Requests for Records<'_> {
@@ -63,11 +83,22 @@ impl Requests for Records<'_> {
         key: &'a StoredKey,
         write: &'a Write,
     ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.store.apply_in(self.transaction, key, write))
+        Box::pin(async move {
+            let since = self.began.get().copied();
+            let written = self.store.apply_since(self.transaction, key, write, since).await?;
+            written.ok_or_else(|| {
+                self.has_ended.store(true, Ordering::Relaxed);
+                StoreError::new(StoreErrorKind::Rejected, "the operation's transaction has ended")
+            })
+        })
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(self.store.lock_and_read_in(self.transaction, key))
+        Box::pin(async move {
+            let (record, began) = self.store.lock_and_read_beginning(self.transaction, key).await?;
+            let _ = self.began.set(began);
+            Ok(record)
+        })
     }
 
     fn commit<'a>(
@@ -182,6 +213,7 @@ impl<'t> InTransaction<'t> {
         let intent = driver.intent(key, &self.state, verdict, until).await;
         let driven = driver.drive(key, &mut self.state, Event::Settle(intent), &self.records).await;
         let end = match (driven.action, driven.store_error) {
+            (_, Some(_)) if self.records.has_ended.load(Ordering::Relaxed) => return Err(ended_early(key)),
             (_, Some(error)) => return Err(not_committed(key, error)),
             (Action::Settled(end), None) => end,
             _ => End::NotCommitted(Refusal::Unavailable),
@@ -202,6 +234,55 @@ impl std::fmt::Debug for InTransaction<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("InTransaction").field("key", &self.key).finish_non_exhaustive()
     }
+}
+
+/// Runs `work` in the transaction of an operation. It's cut off a little before the deadline, so that the transaction can
+/// be rolled back in time: an open transaction would keep its locks in a frozen sandbox.
+///
+/// An invocation without a known deadline has no cut-off, since no claim's lease can end.
+///
+/// # Errors
+///
+/// The work was cut off: roll the transaction back.
+pub(crate) async fn work_in_time<T>(
+    driver: &Driver,
+    key: &StoredKey,
+    invocation: &Invocation,
+    work: impl Future<Output = T>,
+) -> Result<T, Error> {
+    let settings = &driver.settings;
+    let deadline = invocation.deadline().filter(|_| settings.is_enforced());
+    let at = deadline.map(|deadline| deadline.saturating_sub(settings.answer_reserve / 2));
+    let cut_off = match at {
+        Some(at) if !settings.cut_off => CutOff::before_start(at),
+        at => CutOff::at(at),
+    };
+    match watch(work, driver.clock(), &cut_off, None).await {
+        Ended::Returned(value) => Ok(value),
+        Ended::Panicked(payload) => resume_unwind(payload),
+        Ended::NotBegun => Err(refusal_error(key, Refusal::NoTimeLeft, None, driver.now())),
+        Ended::CutOff => Err(cut_off_late(key, driver.now())),
+    }
+}
+
+/// Reports an operation that was cut off before its COMMIT, and returns its error.
+pub(crate) fn cut_off_late(key: &StoredKey, now: Timestamp) -> Error {
+    observe::cut_off(key, None, now);
+    cut_off_unclaimed(key)
+}
+
+/// Returns the error for an operation whose code has ended the transaction with an SQL statement, and reports the error.
+fn ended_early(key: &StoredKey) -> Error {
+    let error = Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "{key}: the operation's transaction has ended before its outcome was recorded: its code ran COMMIT or \
+             ROLLBACK as SQL. So nothing is recorded, what the code committed stays, and a retry runs it again. Leave \
+             out the statement; for a partial rollback, use a savepoint"
+        ),
+    );
+    observe::not_committed(key, &error, false);
+    error
 }
 
 /// Finds out whether a commit succeeded after its answer was lost.

@@ -329,7 +329,13 @@ pub(super) fn declined(key: &StoredKey, why: Decline, cause: Option<StoreError>,
 /// Returns the error for a transaction of the caller that certainly wasn't committed, and reports the error.
 #[cfg(feature = "postgres")]
 pub(crate) fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
-    let error = store_error(key, "the transaction wasn't committed; nothing was written", cause);
+    // The message itself says what to correct: most people don't look at an error's source.
+    let why = match kind(cause.kind()) {
+        ErrorKind::Invalid => format!(": {cause}"),
+        _ => String::new(),
+    };
+    let error =
+        store_error(key, &format!("the transaction wasn't committed{why}; nothing was written"), cause);
     observe::not_committed(key, &error, false);
     error
 }

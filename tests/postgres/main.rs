@@ -8,6 +8,7 @@ mod drops;
 mod failover;
 mod faults;
 mod fixtures;
+mod handlers;
 mod operations;
 mod pooler;
 mod pools;

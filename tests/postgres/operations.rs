@@ -34,15 +34,15 @@ use super::{
 const STATEMENT: Duration = Duration::from_secs(8);
 
 /// A store with its `Idempotency`, and a table of orders.
-struct Shop {
+pub(super) struct Shop {
     server: &'static Server,
-    store: PostgresStore,
+    pub(super) store: PostgresStore,
     idempotency: Idempotency,
-    orders: String,
+    pub(super) orders: String,
 }
 
 impl Shop {
-    async fn new(server: &'static Server) -> Self {
+    pub(super) async fn new(server: &'static Server) -> Self {
         Self::over(server, server.port()).await
     }
 
@@ -58,12 +58,17 @@ impl Shop {
         Self { server, store, idempotency, orders }
     }
 
-    async fn insert(&self, transaction: &Transaction<'_>) -> Result<(), Error> {
+    pub(super) async fn insert(&self, transaction: &Transaction<'_>) -> Result<(), Error> {
         transaction.batch_execute(&format!("INSERT INTO {} VALUES (1)", self.orders)).await
     }
 
     /// Places an order.
-    async fn place(&self, client: &mut Client, key: &str, payload: &str) -> Result<String, RunError<Error>> {
+    pub(super) async fn place(
+        &self,
+        client: &mut Client,
+        key: &str,
+        payload: &str,
+    ) -> Result<String, RunError<Error>> {
         let place = async |transaction: &Transaction<'_>| {
             self.insert(transaction).await?;
             Ok(format!("placed {key}"))
@@ -71,21 +76,21 @@ impl Shop {
         self.operation().run_in(&self.store, client, &Key::new(key).unwrap(), payload, place).await
     }
 
-    fn operation(&self) -> lambda_idempotency::Operation {
+    pub(super) fn operation(&self) -> lambda_idempotency::Operation {
         self.idempotency.operation("place").unwrap()
     }
 
-    async fn placed(&self) -> i64 {
+    pub(super) async fn placed(&self) -> i64 {
         let count = format!("SELECT count(*) FROM {}", self.orders);
         self.server.client().await.query_one(&count, &[]).await.unwrap().get(0)
     }
 
-    fn stored(&self, key: &str) -> StoredKey {
+    pub(super) fn stored(&self, key: &str) -> StoredKey {
         self.operation().stored_key(&Key::new(key).unwrap())
     }
 }
 
-fn kind<T>(result: Result<T, RunError<Error>>) -> ErrorKind {
+pub(super) fn kind<T>(result: Result<T, RunError<Error>>) -> ErrorKind {
     match result {
         Err(RunError::Idempotency(error)) => error.kind(),
         Err(other) => panic!("{other}"),

@@ -14,7 +14,7 @@ use super::{
     limits::{Limits, Timeouts},
     schema::TableName,
     source,
-    statements::{LockWait, Statements},
+    statements::{LockWait, Statements, Within},
     tls::Tls,
 };
 use crate::{
@@ -232,8 +232,8 @@ impl Choices {
         Ok(PostgresStore {
             inner: Arc::new(Inner {
                 connections: Connections::new(pool, self.check_after),
-                statements: Statements::new(&table, LockWait::OfSession),
-                in_transaction: Statements::new(&table, wait),
+                statements: Statements::new(&table, LockWait::OfSession, Within::Own),
+                in_transaction: Statements::new(&table, wait, Within::Users),
                 table,
                 connect_timeout: self.connect_timeout,
                 statement_timeout: self.statement_timeout,

@@ -62,6 +62,14 @@ enum Class {
     Unbound,
     /// An earlier statement of the transaction failed.
     FailedTransaction,
+    /// The user's transaction is read-only, although the server isn't a standby.
+    ReadOnlyTransaction,
+    /// The role of the user's transaction lacks a permission.
+    TransactionRole,
+    /// The server rejects the COMMIT of the user's transaction, for example because of a deferred constraint.
+    Commit,
+    /// A concurrent transaction prevents the COMMIT of the user's transaction.
+    ConflictingCommit,
     /// The content is too large for a row, or has characters that the database can't store.
     Unstorable,
     /// The server rejects the request for another reason.
@@ -77,7 +85,7 @@ impl Class {
             | Self::TimedOut
             | Self::ServerError
             | Self::ReadOnly => StoreErrorKind::Unavailable,
-            Self::Conflict => StoreErrorKind::Conflict,
+            Self::Conflict | Self::ConflictingCommit => StoreErrorKind::Conflict,
             Self::Unstorable => StoreErrorKind::Unstorable,
             Self::Tls
             | Self::Credentials
@@ -89,6 +97,9 @@ impl Class {
             | Self::Unlimited
             | Self::Unbound
             | Self::FailedTransaction
+            | Self::ReadOnlyTransaction
+            | Self::TransactionRole
+            | Self::Commit
             | Self::Refused => StoreErrorKind::Rejected,
         }
     }
@@ -130,7 +141,7 @@ impl Class {
 
     /// Whether a message of this class can quote only names, never values.
     const fn is_quotable(self) -> bool {
-        !matches!(self, Self::Refused | Self::Conflict | Self::Unstorable)
+        !matches!(self, Self::Refused | Self::Conflict | Self::Unstorable | Self::Commit)
     }
 }
 
@@ -244,6 +255,34 @@ impl Fault {
         self
     }
 
+    /// The failure of a statement of this library in a user's transaction, which has its own settings and role.
+    ///
+    /// A transaction of a standby doesn't get this far: the statement that takes the key's lock finds the standby.
+    #[must_use]
+    pub(super) fn in_users_transaction(mut self) -> Self {
+        self.class = match self.class {
+            Class::ReadOnly if self.cause.code.is_some() => Class::ReadOnlyTransaction,
+            Class::Permission => Class::TransactionRole,
+            class => class,
+        };
+        self
+    }
+
+    /// The failure of a user's COMMIT. Its cause is in what the user's code did in the transaction.
+    #[must_use]
+    pub(super) fn of_commit(mut self) -> Self {
+        self.class = match self.class {
+            _ if self.cause.code.is_none() => self.class,
+            Class::FailedTransaction => self.class,
+            class => match class.kind() {
+                StoreErrorKind::Rejected | StoreErrorKind::Unstorable => Class::Commit,
+                StoreErrorKind::Conflict => Class::ConflictingCommit,
+                StoreErrorKind::Unavailable | StoreErrorKind::Corrupt => class,
+            },
+        };
+        self
+    }
+
     /// Marks the error as ambiguous: the statement may have been applied, whatever the error says.
     #[must_use]
     pub(super) fn in_doubt(mut self) -> Self {
@@ -324,6 +363,7 @@ impl Fault {
 
     fn message(&self, table: &str, place: &str) -> String {
         let the_table = format!("table `{table}`{place}");
+        let code = self.cause.code.as_deref().unwrap_or("unknown");
         match self.class {
             Class::NoneFree => {
                 format!(
@@ -380,6 +420,23 @@ impl Fault {
             Class::FailedTransaction => format!(
                 "an earlier statement of the transaction failed, so PostgreSQL can't commit any of the transaction's \
                  writes, to {the_table} or elsewhere; roll the transaction back, and return that statement's error"
+            ),
+            Class::ReadOnlyTransaction => format!(
+                "the transaction is read-only (SQLSTATE {code}), so it can't write the record to {the_table}; leave \
+                 out `SET TRANSACTION READ ONLY`, and check default_transaction_read_only of the session and the role"
+            ),
+            Class::TransactionRole => format!(
+                "the transaction's role lacks permissions on {the_table} (SQLSTATE {code}); grant it SELECT, INSERT \
+                 and UPDATE on the table, and SELECT on its marker. If the handler ran `SET ROLE`, let it run `RESET \
+                 ROLE` before it returns"
+            ),
+            Class::Commit => format!(
+                "PostgreSQL rejected the COMMIT of the handler's transaction (SQLSTATE {code}), for example because of \
+                 a deferred constraint on the handler's own tables; the record of {the_table} isn't the cause"
+            ),
+            Class::ConflictingCommit => format!(
+                "PostgreSQL rejected the COMMIT of the handler's transaction (SQLSTATE {code}), because of a \
+                 concurrent transaction; retry"
             ),
             Class::Unstorable => format!(
                 "{the_table} can't store the record: it is too large, or has characters that the database's encoding \

@@ -65,6 +65,11 @@ pub(super) const FOUND: &str = "found";
 pub(super) const STANDBY: &str = "standby";
 /// The column of `lock_and_read` that says whether the key's lock was free.
 pub(super) const FREE: &str = "free";
+/// The column of `lock_and_read`, and of the writes in a user's transaction, that identifies the transaction.
+pub(super) const BEGAN: &str = "began";
+/// The time when the current transaction began, in microseconds. A later transaction of the session began at another
+/// time, and so did a statement outside any transaction. A savepoint changes nothing.
+const BEGAN_AT: &str = "(extract(epoch FROM now()) * 1000000)::bigint";
 /// The column of `sweep` with the number of deleted records.
 pub(super) const SWEPT: &str = "swept";
 /// The column of `sweep_form` that says whether the table has the column `sweep_hour`.
@@ -108,6 +113,16 @@ pub(super) enum LockWait {
     OfStatement,
 }
 
+/// In which transaction a writing statement is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Within {
+    /// Its own.
+    Own,
+    /// The user's. The statement's last value is the time when the operation's transaction began, or NULL if it's
+    /// unknown. In any other transaction, the statement writes nothing.
+    Users,
+}
+
 /// The parameters of a writing statement, in the order of its values.
 struct Parameters(Vec<Type>);
 
@@ -147,6 +162,15 @@ impl Parameters {
         equal.collect::<Vec<_>>().join(" AND ")
     }
 
+    /// Builds the condition that the transaction is the operation's, if it's a user's transaction.
+    fn still(&mut self, within: Within) -> String {
+        if within == Within::Own {
+            return String::new();
+        }
+        self.0.push(Type::INT8);
+        format!(" AND COALESCE(${} = {BEGAN_AT}, true)", self.0.len())
+    }
+
     /// Builds the assignments of a settlement.
     fn settle(&mut self) -> String {
         let set = Column::SETTLEMENT.map(|column| {
@@ -167,19 +191,21 @@ impl Parameters {
 }
 
 impl Statements {
-    pub(super) fn new(table: &TableName, wait: LockWait) -> Self {
+    pub(super) fn new(table: &TableName, wait: LockWait, within: Within) -> Self {
         let columns = names(&Column::RECORD);
-        let (from, writing) = match wait {
-            LockWait::OfSession => ("", writing as fn(&TableName, &dyn Fn(&mut Parameters) -> String) -> _),
-            LockWait::OfStatement => ("FROM s", waiting as _),
+        let from = if wait == LockWait::OfStatement { "FROM s" } else { "" };
+        let writing = |table: &TableName, write: &dyn Fn(&mut Parameters) -> String| match wait {
+            LockWait::OfSession => writing(table, within, write),
+            LockWait::OfStatement => waiting(table, within, write),
         };
         // Check for a record in the snapshot first: the insert alone would wait for a transaction that has
         // changed the record.
         let insert = |with: &mut Parameters| {
             format!(
                 "INSERT INTO {table} (id, {columns}) SELECT $1, {} {from} \
-                 WHERE NOT EXISTS (SELECT FROM {table} AS r WHERE {KEY}) ON CONFLICT (id) DO NOTHING",
-                with.list(&Column::RECORD)
+                 WHERE NOT EXISTS (SELECT FROM {table} AS r WHERE {KEY}){} ON CONFLICT (id) DO NOTHING",
+                with.list(&Column::RECORD),
+                with.still(within)
             )
         };
         // The values to set come before the values to compare, in the statement and in its parameters.
@@ -187,7 +213,11 @@ impl Statements {
                       condition: &dyn Fn(&mut Parameters) -> String| {
             writing(table, &|with| {
                 let set = set(with);
-                format!("UPDATE {table} AS r SET {set} {from} WHERE {KEY} AND {}", condition(with))
+                let condition = condition(with);
+                format!(
+                    "UPDATE {table} AS r SET {set} {from} WHERE {KEY} AND {condition}{}",
+                    with.still(within)
+                )
             })
         };
         let put = |with: &mut Parameters| {
@@ -208,8 +238,9 @@ impl Statements {
                 let (lease, expiry) = (with.of(Column::LeaseUntil), with.of(Column::ExpiresAt));
                 format!(
                     "UPDATE {table} AS r SET lease_until = {lease}, expires_at = {expiry} {from} \
-                     WHERE {KEY} AND {} AND r.lease_until < {lease}",
-                    held(with)
+                     WHERE {KEY} AND {} AND r.lease_until < {lease}{}",
+                    held(with),
+                    with.still(within)
                 )
             }),
             resolve: update(&|with| format!("{}, {}", with.settle(), with.set(&HELD)), &|with| {
@@ -222,7 +253,7 @@ impl Statements {
                 // tables, but the same lock under any name of a table.
                 &format!(
                     "pg_try_advisory_xact_lock($2 # ('{table}'::regclass::oid::bigint << 32)) AS {FREE}, \
-                     ({}) AS {SCHEMA_VERSION}, {standby}",
+                     ({}) AS {SCHEMA_VERSION}, {standby}, {BEGAN_AT} AS {BEGAN}",
                     version(table)
                 ),
                 vec![Type::TEXT, Type::INT8],
@@ -264,9 +295,9 @@ impl Statements {
 
 /// Builds a statement that applies the write and answers as the module's documentation says. If the write was
 /// applied, the answer has no record.
-fn writing(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
+fn writing(table: &TableName, within: Within, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
     let mut parameters = Parameters::new(LockWait::OfSession);
-    let (write, columns) = (write(&mut parameters), of_row());
+    let (write, columns) = (write(&mut parameters), answered(within));
     let sql = format!(
         "WITH w AS ({write} RETURNING 1) \
          SELECT m.{MADE}, r.id IS NOT NULL AS {FOUND}, {columns} \
@@ -278,9 +309,9 @@ fn writing(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Stat
 /// Like `writing`, but the statement limits its own wait for the row: its CTE `s` sets `lock_timeout`. PostgreSQL
 /// evaluates `s` before the wait, because the write reads `s`. It restores the old `lock_timeout` after the wait,
 /// because it evaluates `made` first.
-fn waiting(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
+fn waiting(table: &TableName, within: Within, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
     let mut parameters = Parameters::new(LockWait::OfStatement);
-    let (write, columns) = (write(&mut parameters), of_row());
+    let (write, columns) = (write(&mut parameters), answered(within));
     let sql = format!(
         "WITH s AS MATERIALIZED (\
          SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $2, true)), \
@@ -333,6 +364,14 @@ fn nothing(columns: &[Column]) -> String {
     columns.iter().map(|column| format!("{} = NULL", column.name())).collect::<Vec<_>>().join(", ")
 }
 
+/// The columns of a writing statement's answer, besides those that say how the write ended.
+fn answered(within: Within) -> String {
+    match within {
+        Within::Own => of_row(),
+        Within::Users => format!("{BEGAN_AT} AS {BEGAN}, {}", of_row()),
+    }
+}
+
 /// All columns that a statement reads from a row.
 fn of_row() -> String {
     row_with(|name| format!("r.{name}"))
@@ -363,7 +402,8 @@ mod tests {
     fn every_parameter_has_a_type() {
         let table = TableName::new("idempotency").unwrap();
         for wait in [LockWait::OfSession, LockWait::OfStatement] {
-            assert_typed(Statements::new(&table, wait));
+            assert_typed(Statements::new(&table, wait, Within::Own));
+            assert_typed(Statements::new(&table, wait, Within::Users));
         }
     }
 
@@ -371,7 +411,8 @@ mod tests {
     #[test]
     fn set_config_needs_a_lock_timeout_parameter() {
         let table = TableName::new("idempotency").unwrap();
-        let sets = |wait| format!("{:?}", Statements::new(&table, wait)).contains("set_config");
+        let sets =
+            |wait| format!("{:?}", Statements::new(&table, wait, Within::Users)).contains("set_config");
         assert!(!sets(LockWait::OfSession) && sets(LockWait::OfStatement));
     }
 

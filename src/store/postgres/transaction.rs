@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use super::{
     Inner, MAX_SENT, PostgresStore, Sends, advisory_key,
     fault::Fault,
-    statements::{FREE, SCHEMA_VERSION, Statement},
+    statements::{BEGAN, FREE, SCHEMA_VERSION, Statement},
     typed,
     values::Value,
     writes::Draft,
@@ -57,7 +57,7 @@ impl PostgresStore {
     pub(crate) async fn commit_after_write(&self, transaction: Transaction<'_>) -> Result<(), StoreError> {
         match time::within(self.inner.statement_timeout, transaction.commit()).await {
             Some(Ok(())) => Ok(()),
-            Some(Err(error)) => Err(self.fault_of(&error)),
+            Some(Err(error)) => Err(self.inner.error(Fault::sent(&error).of_commit())),
             None => Err(self.inner.error(Fault::timed_out())),
         }
     }
@@ -99,10 +99,20 @@ impl PostgresStore {
         transaction: &Transaction<'_>,
         key: &StoredKey,
     ) -> Result<Option<Record>, StoreError> {
+        Ok(self.lock_and_read_beginning(transaction, key).await?.0)
+    }
+
+    /// Like `lock_and_read_in`, and returns when the transaction began, for `apply_since`.
+    pub(crate) async fn lock_and_read_beginning(
+        &self,
+        transaction: &Transaction<'_>,
+        key: &StoredKey,
+    ) -> Result<(Option<Record>, i64), StoreError> {
         let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
         let rows = self.run_statement_in(transaction, &self.inner.statements.lock_and_read, &values).await;
         let rows = rows.map_err(|error| error.maybe_applied(false))?;
-        self.inner.looked(key, &rows)
+        let record = self.inner.looked(key, &rows)?;
+        Ok((record, self.inner.began(&rows)?))
     }
 
     /// Applies `write` to `key` if its condition holds. Other transactions see the write once `transaction` is
@@ -124,14 +134,31 @@ impl PostgresStore {
         key: &StoredKey,
         write: &Write,
     ) -> Result<WriteOutcome, StoreError> {
+        let written = self.apply_since(transaction, key, write, None).await?;
+        written.ok_or_else(|| self.inner.odd_answer())
+    }
+
+    /// Like `apply_in`, if the transaction is still the one that began at `since`. `None` if it isn't, so that nothing
+    /// was written: the user's code has ended the transaction with an SQL statement.
+    pub(crate) async fn apply_since(
+        &self,
+        transaction: &Transaction<'_>,
+        key: &StoredKey,
+        write: &Write,
+        since: Option<i64>,
+    ) -> Result<Option<WriteOutcome>, StoreError> {
         let inner = &*self.inner;
         let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
         let statement = inner.in_transaction.of(write);
-        let values = draft.values(key, inner.lock_timeout.as_deref(), write);
+        let mut values = draft.values(key, inner.lock_timeout.as_deref(), write);
+        values.push(since.map_or(Value::Null, Value::Integer));
         for _ in 0..MAX_SENT {
             let rows = self.run_statement_in(transaction, statement, &values).await?;
+            if since.is_some() && since != Some(inner.began(&rows)?) {
+                return Ok(None);
+            }
             if let Some(written) = inner.written(key, write, &rows)? {
-                return Ok(written);
+                return Ok(Some(written));
             }
         }
         Err(inner.error(Fault::contended()))
@@ -148,7 +175,7 @@ impl PostgresStore {
         let sent = transaction.query_typed(&statement.sql, &values);
         match time::within(self.inner.statement_timeout, sent).await {
             Some(Ok(rows)) => Ok(rows),
-            Some(Err(error)) => Err(self.inner.error(Fault::sent(&error))),
+            Some(Err(error)) => Err(self.inner.error(Fault::sent(&error).in_users_transaction())),
             None => Err(self.inner.error(Fault::timed_out())),
         }
     }
@@ -170,5 +197,10 @@ impl Inner {
             return Err(StoreError::new(StoreErrorKind::Conflict, "another transaction holds the key"));
         }
         self.record_in(key, row)
+    }
+
+    /// Returns when the transaction that gave this answer began.
+    fn began(&self, rows: &[Row]) -> Result<i64, StoreError> {
+        self.only(rows)?.try_get(BEGAN).map_err(|_| self.odd_answer())
     }
 }
