@@ -11,6 +11,8 @@ use lambda_idempotency::{
     time::{Clock as _, system_clock},
 };
 
+use testkit::api::Ahead;
+
 use super::{
     fixtures::{Server, server},
     operations::{Shop, kind},
@@ -68,6 +70,31 @@ async fn deadline_cuts_run_in_off() {
     assert_eq!((kind(late), began.elapsed() < LEFT), (ErrorKind::Unavailable, true), "{:?}", began.elapsed());
     assert_eq!(shop.place(&mut client, "c", "12").await.unwrap(), "placed c");
     assert_eq!((shop.placed().await, is_open(server, &shop).await), (2, false));
+}
+
+#[tokio::test]
+async fn set_back_clock_does_not_prolong_run_in() {
+    let server = server!();
+    let shop = Shop::new(server).await;
+    let (mut client, key, clock) = (server.client().await, Key::new("a").unwrap(), Ahead::default());
+    clock.set(3600);
+    let builder = Idempotency::builder(shop.store.clone()).function("shop").clock(clock.clone());
+    let deadline = clock.now().saturating_add(LEFT);
+    let invocation = Invocation::entered(clock.now(), deadline, "r");
+    let operation = builder.build().unwrap().for_invocation(invocation).operation("place").unwrap();
+    let work = async |transaction: &Transaction<'_>| {
+        clock.set(0);
+        shop.insert(transaction).await?;
+        for _ in 0..20 {
+            system_clock().sleep(LEFT / 10).await;
+            transaction.batch_execute("SELECT 1").await?;
+        }
+        Ok::<_, Error>(())
+    };
+    let began = Instant::now();
+    let late = operation.run_in(&shop.store, &mut client, &key, "12", work).await;
+    assert_eq!((kind(late), began.elapsed() < LEFT), (ErrorKind::Unavailable, true), "{:?}", began.elapsed());
+    assert_eq!(shop.placed().await, 0);
 }
 
 #[tokio::test]

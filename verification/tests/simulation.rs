@@ -81,6 +81,21 @@ fn short_outages_repeat_no_effect() {
     }
 }
 
+/// A campaign's schedule in which clocks are set back too.
+fn set_back(seed: u64, outage: Outage) -> Config {
+    let faults = Trouble::from(Circumstance::SetBack).bit();
+    Config { faults, shares: false, ..Config::of_campaign(seed, outage) }
+}
+
+#[test]
+fn set_back_clocks_leave_outages_harmless() {
+    for outage in outages::ALL {
+        let figures = campaign(0, 1500, |config| set_back(config.seed, outage));
+        let figures = figures.unwrap_or_else(|report| panic!("{outage:?}: {report}"));
+        assert_eq!(figures.repeated, 0, "{outage:?}");
+    }
+}
+
 /// A schedule's line lists its troubles as bits, so a trouble's bit must never change.
 #[test]
 fn troubles_keep_their_bits() {
@@ -93,6 +108,7 @@ fn troubles_keep_their_bits() {
         (Fault::Unstorable.into(), 17),
         (Circumstance::Declined.into(), 20),
         (Fault::Slow.into(), 21),
+        (Circumstance::SetBack.into(), 22),
     ] {
         assert_eq!(trouble.bit(), 1 << bit, "{trouble:?}");
     }
@@ -121,6 +137,8 @@ fn campaigns_catch_each_removed_precaution() {
         let by = caught(undone, |config| Config::of_campaign(config.seed, outage));
         assert_eq!(by, rule, "{undone:?} in {outage:?}");
     }
+    let by = caught(Undone::SecondClocks, |config| set_back(config.seed, Outage::Silence));
+    assert_eq!(by, "answers are in time", "a clock is set back while a settlement gets no answer");
 }
 
 #[test]
@@ -153,6 +171,13 @@ fn simulation_catches_each_removed_precaution() {
     let lets_run = Choices { lets_run: true, ..Choices::NONE };
     let by = caught(Undone::CutOffs, |config| Config { choices: lets_run, ..hanging(config) });
     assert_eq!(by, "answers are in time");
+    // A clock is set back while a handler hangs, while a delivery waits, and while a lease is extended.
+    let set_back = only(&[Circumstance::SetBack.into(), Circumstance::Hang.into()]);
+    let waits = Choices { waits: true, ..Choices::NONE };
+    for (choices, extends) in [(lets_run, false), (waits, false), (lets_run, true)] {
+        let by = caught(Undone::SecondClocks, |config| Config { choices, extends, ..set_back(config) });
+        assert_eq!(by, "answers are in time", "{choices:?}, extends: {extends}");
+    }
     let once = only(&[Fault::Die.into(), Circumstance::Sweep.into()]);
     let by = caught(Undone::EndlessClaims, |config| Config { at_most_once: true, ..once(config) });
     assert_eq!(by, "at most once");

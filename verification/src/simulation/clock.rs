@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lambda_idempotency::{
@@ -27,6 +27,8 @@ pub struct FaultyClock {
     hands: Arc<Mutex<Hands>>,
     /// How far the clock may be off to either side, in ms. Two clocks may be twice as far apart.
     furthest: i64,
+    /// Where the monotonic clock begins.
+    origin: Instant,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +37,8 @@ struct Hands {
     offset: i64,
     /// While the clock is stopped: the true time when it continues, and the time that it shows.
     stands: Option<(u64, u64)>,
+    /// How far the clock was set back in this delivery, in ms.
+    set_back: u64,
 }
 
 impl FaultyClock {
@@ -42,7 +46,8 @@ impl FaultyClock {
     pub fn new(world: &Arc<World>) -> Self {
         let config = &world.config;
         let furthest = if config.has(Circumstance::SkewBeyond) { BEYOND } else { SKEW_MARGIN / 2 };
-        let clock = Self { world: Arc::clone(world), hands: Arc::default(), furthest };
+        let clock =
+            Self { world: Arc::clone(world), hands: Arc::default(), furthest, origin: Instant::now() };
         if config.has(Circumstance::SkewBeyond) || config.has(Circumstance::Skew) {
             clock.hands().offset = clock.any_offset();
         }
@@ -51,7 +56,20 @@ impl FaultyClock {
 
     /// A correct clock.
     pub fn right(world: &Arc<World>) -> Self {
-        Self { world: Arc::clone(world), hands: Arc::default(), furthest: 0 }
+        Self { world: Arc::clone(world), hands: Arc::default(), furthest: 0, origin: Instant::now() }
+    }
+
+    /// Sometimes sets the clock back, in the middle of a delivery.
+    pub fn may_be_set_back(&self) {
+        if !self.world.config.shares && self.world.strikes(Circumstance::SetBack, 30) {
+            let steps = [30_000, 3_600_000];
+            self.hands().set_back = steps[self.world.random(|random| random.below(2)) as usize];
+        }
+    }
+
+    /// Corrects the clock, at the end of a delivery.
+    pub fn correct(&self) {
+        self.hands().set_back = 0;
     }
 
     /// A random offset within the limits on both sides.
@@ -69,7 +87,7 @@ impl FaultyClock {
             return;
         }
         if self.world.strikes(Circumstance::Jump, 20) {
-            *hands = Hands { offset: self.any_offset(), stands: None };
+            *hands = Hands { offset: self.any_offset(), stands: None, ..*hands };
         }
         if hands.stands.is_none() && self.world.strikes(Circumstance::Stand, 20) {
             // The clock falls behind while it's stopped, but by no more than its limit.
@@ -89,7 +107,15 @@ impl Clock for FaultyClock {
         }
         self.tamper(&mut hands, now);
         let shown = hands.stands.map_or(now.saturating_add_signed(hands.offset), |(_, shown)| shown);
-        Timestamp::from_millis(shown)
+        Timestamp::from_millis(shown.saturating_sub(hands.set_back))
+    }
+
+    /// Counts true time.
+    fn monotonic(&self) -> Instant {
+        match self.world.config.undone {
+            Undone::SecondClocks => self.origin,
+            _ => self.origin + Duration::from_millis(self.world.now()),
+        }
     }
 
     /// Waits in true time: the clock's errors don't affect a wait.

@@ -205,6 +205,7 @@ impl Executor {
     /// Starts the process, or starts it again after it died.
     pub fn start(&self) -> Pin<Box<dyn Future<Output = ()>>> {
         self.deadline.store(0, Ordering::Relaxed);
+        self.clock.correct();
         let executor = self.clone();
         if self.is_last {
             return Box::pin(async move { executor.settle_all().await });
@@ -260,6 +261,7 @@ impl Executor {
             Some(result) => self.audit.answered(world.now(), self.id, key, payload, &result),
             None => self.audit.ended(self.id, world.now(), Ended::Dropped),
         }
+        self.clock.correct();
         self.deadline.store(0, Ordering::Relaxed);
     }
 
@@ -295,6 +297,7 @@ impl Executor {
             operation.run(name, &payload, || self.handler(key, payload, is_open)).await
         };
         let mut run = pin!(run);
+        let mut has_begun = false;
         let mut gives_up = pin!(self.world.sleep(patience.unwrap_or(u64::MAX / 4)));
         // Wakes the process at its deadline, so that the scheduler can end it.
         let deadline = self.deadline.load(Ordering::Relaxed);
@@ -302,6 +305,9 @@ impl Executor {
         let mut dies =
             pin!(self.world.sleep(if deadline == 0 { u64::MAX / 4 } else { deadline.saturating_sub(now) }));
         poll_fn(|cx| {
+            if std::mem::replace(&mut has_begun, true) {
+                self.clock.may_be_set_back();
+            }
             match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(cx))) {
                 Ok(Poll::Ready(result)) => return Poll::Ready(Some(result)),
                 Ok(Poll::Pending) => {}

@@ -29,6 +29,9 @@ pub enum Circumstance {
     Stand,
     /// A condition on the handler's own writes fails.
     Declined,
+    /// An executor's clock is set back by half a minute or an hour in the middle of a delivery, until the delivery's
+    /// end. An executor that shares its process keeps its clock, since another delivery may begin meanwhile.
+    SetBack,
 }
 
 /// A fault or a circumstance. A schedule has a random subset of these.
@@ -55,7 +58,7 @@ impl From<Circumstance> for Trouble {
 impl Trouble {
     /// All troubles, in the order of their bits in [`Config::faults`](super::config::Config::faults). Don't
     /// change the order: a seed's schedule depends on it.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Fault(Fault::LoseRequest),
         Self::Fault(Fault::LoseAnswer),
         Self::Fault(Fault::Late),
@@ -82,6 +85,7 @@ impl Trouble {
         Self::Circumstance(Circumstance::Declined),
         // Only settlements are slow.
         Self::Fault(Fault::Slow),
+        Self::Circumstance(Circumstance::SetBack),
     ];
 
     /// The troubles that may keep an executor's own answer from being recorded: its settlement gets no response,

@@ -35,11 +35,13 @@ pub enum Undone {
     Interruptions,
     /// Under at-most-once, a claim has an expiry.
     EndlessClaims,
+    /// The library keeps its time limits by the wall clock alone.
+    SecondClocks,
 }
 
 impl Undone {
     /// All variants, by name.
-    pub const ALL: [(Self, &str); 10] = [
+    pub const ALL: [(Self, &str); 11] = [
         (Self::Nothing, "nothing"),
         (Self::Retries, "settlements_are_not_retried"),
         (Self::AnswerReserve, "calls_end_at_the_deadline"),
@@ -50,6 +52,7 @@ impl Undone {
         (Self::GivingBack, "claims_in_doubt_are_not_released"),
         (Self::Interruptions, "interruptions_are_forgotten"),
         (Self::EndlessClaims, "at_most_once_claims_expire"),
+        (Self::SecondClocks, "limits_trust_the_wall_clock"),
     ];
 
     /// The variant's name.
