@@ -178,10 +178,19 @@ pub struct Settings {
     /// that the handler has the other half if the key becomes free. The remaining time ends at the invocation's
     /// deadline or the front end's timeout, whichever is earlier. Each poll is one request, and Lambda bills the wait.
     pub wait_in_progress: Duration,
-    /// Whether the handler runs without protection if the store fails before the claim. If it does, every duplicate
-    /// runs too, and the library counts each of these runs. By default, it doesn't: the delivery is refused with
-    /// [`ErrorKind::Unavailable`]. If no time is left when the store has failed, the delivery is refused even with this
-    /// setting.
+    /// Whether the handler runs without protection if the store fails before the claim. By default, it doesn't: the
+    /// delivery is refused with [`ErrorKind::Unavailable`].
+    ///
+    /// Even with this setting, the delivery is refused if
+    ///
+    /// - another delivery of the key waits or runs in this process, or the key has run or was answered here before;
+    /// - the store has answered any request of this process since the claim began: then it's slow, not down;
+    /// - no time is left when the store has failed.
+    ///
+    /// What's left: each process may run a key once, so duplicates in other processes, and after a restart, run too.
+    /// So do keys that the process has forgotten: it remembers the last 16,384. A claim that got no answer may still be
+    /// applied, and an earlier process may have recorded an outcome that can't be read now. The library counts each
+    /// unprotected run.
     pub fail_open: bool,
     /// The largest response that's kept, in bytes. Default: 8 MiB, which is over Lambda's own limit of 6 MB
     /// ("Lambda quotas", AWS Lambda developer guide). A larger response is recorded as not retained.

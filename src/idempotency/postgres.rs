@@ -38,6 +38,9 @@ impl<F: Format> Operation<F> {
     /// `idle_in_transaction_session_timeout` for the role or the connection, to a little more than the work takes
     /// between two statements.
     ///
+    /// Leave the transaction open until the operation is settled: after a `COMMIT` or `ROLLBACK` that your code runs as
+    /// SQL, the operation records nothing, and fails with [`ErrorKind::Invalid`].
+    ///
     /// Pass the `store` that the [`Idempotency`](crate::Idempotency) is built over. Its table must be in the
     /// transaction's database. [`run_in`](Self::run_in) begins the transaction, runs your work, and commits, all in one
     /// call.

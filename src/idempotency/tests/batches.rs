@@ -71,3 +71,37 @@ async fn returned_records_are_logged_with_a_reason() {
     assert_eq!(returned(&bench, true, &["refused"]).await, ["refused: Invalid: "]);
     bench.store.end_script();
 }
+
+/// The wall clock is set back while the first record's handler runs. Nothing new begins too late.
+#[tokio::test(start_paused = true)]
+async fn set_back_clock_begins_no_late_record() {
+    let bench = Bench::new().ahead();
+    let (set_back, counted) = (bench.clone(), bench.clone());
+    let handler = move |_: SqsMessage| {
+        let (set_back, counted) = (set_back.clone(), counted.clone());
+        async move {
+            counted.count_run();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            set_back.set_back(Duration::from_secs(if counted.runs() == 1 { 3600 } else { 0 }));
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            Ok(())
+        }
+    };
+    let mut worker = bench
+        .idempotency
+        .sqs(|message| message.message_key().map(Some), handler)
+        .concurrency(1.try_into().unwrap())
+        .reserve(Duration::from_secs(3));
+    let records = ["one", "two", "three"].map(|id| {
+        json!({
+            "messageId": id, "receiptHandle": "handle", "body": id, "attributes": {},
+            "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-west-1:1:orders",
+        })
+    });
+    let mut context = Context::default();
+    context.deadline = bench.now().saturating_add(Duration::from_secs(20)).as_millis();
+    let event = RawValue::from_string(json!({ "Records": records }).to_string()).unwrap();
+    let answer = worker.call(LambdaEvent::new(event, context)).await.unwrap();
+    assert!(!answer.get().contains("one") && answer.get().contains("three"), "{answer}");
+    assert_eq!(bench.runs(), 1);
+}
