@@ -73,27 +73,34 @@ async fn undeliverable_responses_are_not_retained() {
     }
 }
 
-/// The store is down, and with `fail_open` the handler still runs. Nothing is recorded, so the next request runs again,
-/// and no answer may say that the operation is done.
+/// The store is down, and with `fail_open` the handler still runs. Nothing is recorded, so the next request, in another
+/// process, runs again, and no answer may say that the operation is done.
 #[tokio::test]
 async fn unrecorded_undeliverable_responses_become_outcome_unknown() {
-    let idempotency = Idempotency::builder(Down).function("payments").fail_open(true).build().unwrap();
-    recording::shown(&idempotency);
     let done = || Response::new(Body::from("done"));
-    for layer in [idempotency.http(), idempotency.http().on_not_retained(done)] {
+    for has_answer in [false, true] {
         let runs = Runs::default();
-        let counted = runs.clone();
-        let handler = service_fn(move |_: Request| {
-            let _ = counted.0.fetch_add(1, Ordering::SeqCst);
-            async { Ok::<_, Infallible>(Response::new(Body::Text("x".repeat(1_100_000)))) }
-        });
-        let service = layer.shared_namespace().layer(handler);
         for nth in 1..=2 {
+            let idempotency =
+                Idempotency::builder(Down).function("payments").fail_open(true).build().unwrap();
+            recording::shown(&idempotency);
+            let layer = idempotency.http().shared_namespace();
+            let layer = if has_answer { layer.on_not_retained(done) } else { layer };
+            let counted = runs.clone();
+            let handler = service_fn(move |_: Request| {
+                let _ = counted.0.fetch_add(1, Ordering::SeqCst);
+                async { Ok::<_, Infallible>(Response::new(Body::Text("x".repeat(1_100_000)))) }
+            });
+            let service = layer.layer(handler);
             let request = lambda_http::request::from_str(&event("alb", POST).to_string()).unwrap();
             let answer = service.clone().oneshot(request).await.unwrap();
             assert_eq!((answer.status(), code(&answer).as_str()), (StatusCode::CONFLICT, "outcome-unknown"));
             assert!(!is_replay(&answer));
             assert_eq!(runs.count(), nth);
+            // The same process never runs the key unprotected a second time.
+            let request = lambda_http::request::from_str(&event("alb", POST).to_string()).unwrap();
+            let again = service.oneshot(request).await.unwrap();
+            assert_eq!(code(&again), "store-unavailable");
         }
     }
 }
