@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use problem::{Context as _, Result};
-use record::{inspect, list, settle, watch, why};
+use record::{again, inspect, list, settle, watch, why};
 
 /// Look after the records of idempotent functions, and their table.
 #[derive(Debug, Parser)]
@@ -62,6 +62,7 @@ What to do about unresolved operations:
     idempotency inspect KEY                           shows one, and what its next delivery gets
     idempotency complete KEY --response FILE          if its effect has happened: duplicates get this response
     idempotency release KEY                           if it hasn't: the next delivery runs the handler
+    idempotency run-again --function NAME             releases all claims that never expire, for a change to at-least-once
   If the record never expires, `complete` also needs --retention: how long duplicates may still arrive.
   The last two are dry runs without --confirm.";
 
@@ -95,6 +96,12 @@ enum Command {
     /// It writes only if the record hasn't changed since the command read it. With --if-revision, the record must also
     /// have that version. It sets a new owner and generation, which fences a claim that is still running.
     Release(settle::Release),
+    /// Let the unresolved at-most-once claims of a function run again. A dry run, unless --confirm is given.
+    ///
+    /// Use it when you change the function from at-most-once to at-least-once. It releases each claim that ended without
+    /// an answer and never expires, if the record hasn't changed since the command read it. The next delivery runs the
+    /// handler, which learns that an earlier attempt may have had an effect.
+    RunAgain(again::Arguments),
     /// Record an operation as done, with the response that duplicates get. A dry run, unless --confirm is
     /// given.
     ///
@@ -123,6 +130,7 @@ fn run(command: &Command) -> Result<ExitCode> {
             Command::Watch(arguments) => watch::main(arguments).await,
             Command::Inspect(arguments) => inspect::main(arguments).await,
             Command::Why(arguments) => why::main(arguments).await,
+            Command::RunAgain(arguments) => again::main(arguments).await,
             Command::Release(arguments) => settle::release(arguments).await,
             Command::Complete(arguments) => settle::complete(arguments).await,
         }

@@ -1,7 +1,9 @@
-//! The commands that show or settle records: `idempotency list`, `watch`, `inspect`, `why`, `release` and `complete`.
+//! The commands that show or settle records: `idempotency list`, `watch`, `inspect`, `why`, `release`,
+//! `complete` and `run-again`.
 //!
 //! Only `list` and `watch` depend on the kind of store, since the trait `Store` can't list all records.
 
+pub(crate) mod again;
 pub(crate) mod inspect;
 pub(crate) mod key;
 pub(crate) mod list;

@@ -35,6 +35,10 @@ pub enum Resolution {
     Fail(Bytes),
     /// The effect didn't happen, or is allowed to happen again: the next delivery runs.
     Release,
+    /// The effect may have happened, and may happen again: the next delivery runs, and its handler learns of the earlier
+    /// attempt by [`ClaimHandle::is_takeover`](crate::ClaimHandle::is_takeover). Use it for the unresolved claims of a
+    /// function that you change from at-most-once to at-least-once.
+    RunAgain,
 }
 
 /// The result of an operator's write.
@@ -53,6 +57,7 @@ impl std::fmt::Debug for Resolution {
             Self::CompleteWithoutResponse => f.write_str("CompleteWithoutResponse"),
             Self::Fail(failure) => write!(f, "Fail(<{} bytes>)", failure.len()),
             Self::Release => f.write_str("Release"),
+            Self::RunAgain => f.write_str("RunAgain"),
         }
     }
 }
@@ -70,6 +75,7 @@ pub(super) async fn resolve(
         Resolution::CompleteWithoutResponse => Intent::Complete(Outcome::Omitted),
         Resolution::Fail(failure) => Intent::Fail(kept(driver, key, owner, failure).await?),
         Resolution::Release => Intent::Release { interrupted: false },
+        Resolution::RunAgain => Intent::Release { interrupted: true },
     };
     // Removes the cached entry even if the write's answer is lost, or if the caller drops this future.
     let _forget = Forget::new(driver.shared.cache.as_ref(), key);

@@ -19,7 +19,7 @@ pub(super) enum Judgement {
     Mismatch,
     /// Another claim is live, and the key becomes claimable at this time.
     InProgress(Timestamp),
-    /// An earlier claim ended without an outcome, and only one run is allowed.
+    /// An earlier claim ended without an outcome, and this executor or that claim allows only one run.
     OutcomeUnknown,
     /// The record is no longer live: replace it (T2).
     Reclaim,
@@ -46,6 +46,8 @@ pub(super) fn judge(
             match rules.execution {
                 _ if !(matches || is_stale && is_expired) => Judgement::Mismatch,
                 _ if !is_stale => Judgement::InProgress(rules.claimable_at(lease_until)),
+                // Whatever this executor's settings are: the claim's function runs at most once.
+                _ if is_at_most_once(record) => Judgement::OutcomeUnknown,
                 // Expired or not, the outcome of that run is still unknown.
                 Execution::AtMostOnce => Judgement::OutcomeUnknown,
                 Execution::AtLeastOnce if is_expired => Judgement::Reclaim,
@@ -58,6 +60,11 @@ pub(super) fn judge(
         State::Completed(_) | State::Failed(_) if !matches => Judgement::Mismatch,
         State::Completed(_) | State::Failed(_) => Judgement::Replay,
     }
+}
+
+/// Whether `record` is an unsettled claim of a function that runs at most once. Only these claims have no expiry.
+pub(super) fn is_at_most_once(record: &Record) -> bool {
+    record.lease_until().is_some() && record.expires_at.is_none()
 }
 
 /// The answer that a cached copy of a settled record gives.
@@ -158,6 +165,28 @@ mod tests {
                     }
                     assert_eq!(answered, 3000, "the copy answers until its expiry, and no longer");
                 }
+            }
+        }
+    }
+
+    /// A version that runs at least once may follow one that runs at most once, for example after a rollback.
+    #[test]
+    fn no_reader_takes_over_at_most_once_claims() {
+        let (other, same) = (Owner::from_bytes([9; 16]), Fingerprint::of_bytes(b"request"));
+        let (at, lease_until) = (Timestamp::from_millis, Timestamp::from_millis(1000));
+        let claim = Record { expires_at: None, ..copy(State::Started { lease_until }) };
+        for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
+            let rules = rules(execution);
+            let judged =
+                |fingerprint, now| judge(&rules, other, fingerprint, &claim, Timestamp::from_millis(now));
+            assert_eq!(judged(same, 3000), Judgement::InProgress(at(3001)), "{execution:?}");
+            for now in [3001, EXPIRY, EXPIRY * 1000, u64::MAX] {
+                assert_eq!(judged(same, now), Judgement::OutcomeUnknown, "{execution:?} at {now}");
+                assert_eq!(
+                    judged(Fingerprint::of_bytes(b"another"), now),
+                    Judgement::Mismatch,
+                    "{execution:?}"
+                );
             }
         }
     }

@@ -28,7 +28,8 @@ pub enum NextDelivery {
     Replayed,
     /// The delivery is refused, since a claim is live. The key becomes claimable at this time.
     InProgress(Timestamp),
-    /// The delivery is refused, since an earlier claim ended without an outcome and only one run is allowed.
+    /// The delivery is refused, since an earlier claim ended without an outcome, and that claim or the delivery's
+    /// function allows only one run.
     OutcomeUnknown,
     /// The delivery takes the stale claim over and runs, so the earlier handler's effects may happen again.
     TakesOver,

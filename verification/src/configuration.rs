@@ -10,7 +10,7 @@ use lambda_idempotency::{
     time::Timestamp,
 };
 
-use crate::model::Verdict;
+use crate::model::{NOBODY, Verdict};
 
 /// The most executors in a state.
 pub const MAX_SLOTS: usize = 3;
@@ -79,6 +79,9 @@ pub struct Configuration {
     pub host: Host,
     /// Whether handlers run at least once or at most once, which decides how a stale claim is treated.
     pub execution: Execution,
+    /// Whether every second delivery goes to a version of the function with the other execution, as during a
+    /// deployment or after a rollback.
+    pub is_mixed: bool,
     /// How many different requests use the key: 1 or 2.
     pub requests: u8,
     /// How an executor may process a delivery.
@@ -128,6 +131,7 @@ impl Default for Configuration {
             retention: 2 * TICK,
             host: Host::LetsRun,
             execution: Execution::AtLeastOnce,
+            is_mixed: false,
             requests: 1,
             flows: &[Flow::Claim],
             verdicts: &[Verdict::Complete, Verdict::Fail, Verdict::Release],
@@ -178,7 +182,7 @@ impl Configuration {
         let deadline = if has_time { self.lease - self.reserve } else { 0 };
         let usable_until = now.saturating_add(millis(deadline));
         Plan {
-            rules: self.rules(),
+            rules: Rules { execution: self.execution_of(drawn_by(owner).0), ..self.rules() },
             owner,
             fingerprint: fingerprint(request),
             lease_until: usable_until.saturating_add(millis(self.reserve)),
@@ -193,7 +197,17 @@ impl Configuration {
         Limits { max_retries: Some(self.max_retries), ..Limits::unknown(self.settle_within) }
     }
 
-    /// The rules that every executor follows.
+    /// Whether this delivery's function runs at least once or at most once.
+    pub fn execution_of(&self, delivery: u8) -> Execution {
+        let is_other = self.is_mixed && delivery != NOBODY && delivery % 2 == 1;
+        match self.execution {
+            execution if !is_other => execution,
+            Execution::AtLeastOnce => Execution::AtMostOnce,
+            Execution::AtMostOnce => Execution::AtLeastOnce,
+        }
+    }
+
+    /// The rules that the first delivery's executor follows.
     pub fn rules(&self) -> Rules {
         Rules {
             skew_margin: millis(self.skew_margin),

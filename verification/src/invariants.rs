@@ -69,7 +69,7 @@ invariants! {
     ExpiryPromised, false, "expiry as promised",
         "a lock is kept for the retention, and at least a day, beyond its lease; an outcome is kept for the retention";
     AtMostOnce, true, "at most once",
-        "at most once: no second handler starts, unless the first, or an operator, said that nothing happened";
+        "after a handler that runs at most once, no handler starts, not even one that runs at least once, unless the first, or an operator, said that nothing happened";
     UnresolvedKept, false, "unresolved claims kept",
         "at most once: an unsettled claim is never removed";
     GhostTold, true, "unused claims reported",

@@ -343,7 +343,7 @@ impl Step<'_> {
     /// never expire.
     fn is_kept_open(&self, lease_until: Timestamp, expires_at: Option<Timestamp>) -> bool {
         let retention = millis(self.configuration.retention.max(LOCK_RETENTION));
-        match self.configuration.execution {
+        match self.plan.rules.execution {
             Execution::AtLeastOnce => expires_at
                 .is_some_and(|expires_at| promised(expires_at, lease_until.saturating_add(retention))),
             Execution::AtMostOnce => expires_at.is_none(),

@@ -12,6 +12,18 @@ const COMMIT_OR_RELEASE: &[Verdict] = &[Verdict::Commit, Verdict::Release];
 const COMMIT: &[Verdict] = &[Verdict::Commit];
 const WITH_PANIC: &[Verdict] = &[Verdict::Complete, Verdict::Release, Verdict::Panic];
 
+/// Two versions of the function, one of which runs at most once: a deployment, and its rollback.
+pub(crate) fn mixed(name: &'static str, first: Execution) -> Configuration {
+    Configuration {
+        name,
+        execution: first,
+        is_mixed: true,
+        times: ticks(5),
+        verdicts: COMPLETE_OR_RELEASE,
+        ..Configuration::default()
+    }
+}
+
 /// The bounded slice, which every test run explores.
 pub fn bounded() -> Vec<Configuration> {
     vec![
@@ -33,6 +45,8 @@ pub fn bounded() -> Vec<Configuration> {
             ..Configuration::default()
         },
         Configuration { name: "at most once", execution: Execution::AtMostOnce, ..Configuration::default() },
+        mixed("at most once, then at least once", Execution::AtMostOnce),
+        mixed("at least once, then at most once", Execution::AtLeastOnce),
         Configuration {
             name: "an operator, twice, no fault",
             operations: 2,

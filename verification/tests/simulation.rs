@@ -150,6 +150,7 @@ fn simulation_catches_each_removed_precaution() {
             faults,
             way: Way::Claims,
             at_most_once: false,
+            mixes: false,
             extends: false,
             choices,
             shares: false,
@@ -180,5 +181,9 @@ fn simulation_catches_each_removed_precaution() {
     }
     let once = only(&[Fault::Die.into(), Circumstance::Sweep.into()]);
     let by = caught(Undone::EndlessClaims, |config| Config { at_most_once: true, ..once(config) });
+    assert_eq!(by, "at most once");
+    // The at-least-once executors don't see that a claim is an at-most-once claim.
+    let mixed = only(&[Fault::Die.into()]);
+    let by = caught(Undone::OthersClaims, |config| Config { mixes: true, ..mixed(config) });
     assert_eq!(by, "at most once");
 }

@@ -140,7 +140,7 @@ async fn collect(store: &OpenStore, arguments: &Arguments, now: Timestamp) -> Re
 }
 
 /// Reads the records that `wants` accepts, until it has more than `limit`.
-async fn read_until(
+pub(super) async fn read_until(
     store: &OpenStore,
     limit: usize,
     wants: impl Fn(&StoredKey, &Result<Record, StoreError>) -> bool,
@@ -247,7 +247,8 @@ fn print(listed: &Listed, arguments: &Arguments, now: Timestamp) -> Result<()> {
     let Listed { found, has_more, unresolved, unreadable } = listed;
     let mut text = String::new();
     if !found.is_empty() {
-        let rows: Vec<_> = found.iter().map(|(key, record)| row(key, record, arguments.rules, now)).collect();
+        let of = |(key, record): &Found| row(key, record.as_ref(), arguments.rules, now);
+        let rows: Vec<_> = found.iter().map(of).collect();
         text = words::table(&["status", "claimed", "until", "attempt", "id", "request id"], &rows);
     } else if !arguments.unresolved {
         text.push_str("no matching records\n");
@@ -282,9 +283,9 @@ impl Arguments {
     }
 }
 
-fn row(
+pub(super) fn row(
     key: &StoredKey,
-    record: &Result<Record, StoreError>,
+    record: Result<&Record, &StoreError>,
     rules: RuleArguments,
     now: Timestamp,
 ) -> Vec<String> {

@@ -66,9 +66,10 @@ impl View<'_> {
         self.record.lock_acquired_at.until(self.now)
     }
 
-    /// Whether the claim's function runs at most once. Only the claims of such functions have no expiry.
-    fn is_at_most_once(&self) -> bool {
-        self.record.status() == Status::Started && self.record.expires_at.is_none()
+    /// Whether the record is an at-most-once claim that ended without an answer: no delivery runs until an operator
+    /// settles it, not even in a function that runs at least once.
+    pub(super) fn is_unresolved(&self) -> bool {
+        self.outlook(Execution::AtLeastOnce).next == NextDelivery::OutcomeUnknown
     }
 
     /// Whether the handler of the record's claim may be running.
@@ -166,7 +167,7 @@ impl View<'_> {
     pub(super) fn blocks_others(&self) -> bool {
         let next = self.outlook(Execution::AtLeastOnce).next;
         // A stale claim refuses another payload, too, until its record expires.
-        matches!(next, NextDelivery::Replayed | NextDelivery::InProgress(_) | NextDelivery::TakesOver)
+        !matches!(next, NextDelivery::ClaimsAnew)
     }
 
     /// Describes the stored response, without its content.
@@ -212,7 +213,7 @@ impl View<'_> {
                 "If the same request arrives within the next {}, it's refused: InProgress (HTTP 409).\n",
                 words::span(self.now.until(until))
             ),
-            NextDelivery::TakesOver | NextDelivery::ClaimsAnew if self.is_at_most_once() => {
+            NextDelivery::OutcomeUnknown => {
                 "The function runs at most once. If the same request arrives, it's refused until you settle the \
                  record: OutcomeUnknown (HTTP 409).\nThe record doesn't say whether the operation's effect happened.\n"
                     .to_owned()
@@ -222,7 +223,7 @@ impl View<'_> {
                  that runs\nat most once, it's refused until you settle the record: OutcomeUnknown (HTTP 409).\n"
                     .to_owned()
             }
-            NextDelivery::TakesOver | NextDelivery::ClaimsAnew | NextDelivery::OutcomeUnknown => {
+            NextDelivery::TakesOver | NextDelivery::ClaimsAnew => {
                 "The next delivery claims the key and runs the handler.\n".to_owned()
             }
         }

@@ -306,3 +306,30 @@ async fn concurrent_operators_have_one_winner() {
     let Record { owner, .. } = bench.record(&key).await;
     assert_ne!(owner, before.owner);
 }
+
+/// A function changes from at-most-once to at-least-once.
+#[tokio::test(flavor = "multi_thread")]
+async fn at_most_once_claims_run_again_in_bulk() {
+    let bench = Bench::new().await;
+    let forever = |lock| Lock { expires_at: None, ..lock };
+    let (stale, _) = bench.claim_as("run:charge", -60, forever).await;
+    let (other, _) = bench.claim_as("run:refund", -60, forever).await;
+    let (running, before_running) = bench.claim_as("run:mail", 60, forever).await;
+    let (taken_over, before_taken_over) = bench.claim("run:parcel", -60).await;
+    let function = stale.as_str().split_once('/').unwrap().0;
+    let command = ["run-again", "--function", function];
+    let dry_run = bench.run(&command).await;
+    assert!(dry_run.code == 0 && dry_run.out.contains("2 claims would be released"), "{dry_run:?}");
+    let none = bench.run(&["run-again", "--function", "another", "--json"]).await.json();
+    assert_eq!(none["records"].as_array().map(Vec::len), Some(0));
+    let confirmed = bench.confirm(&dry_run).await;
+    assert_eq!((confirmed.code, confirmed.out.as_str()), (0, "2 claims released\n"), "{confirmed:?}");
+    for key in [&stale, &other] {
+        let record = bench.record(key).await;
+        assert_eq!((record.status(), record.interrupted), (Status::Released, true));
+    }
+    assert_eq!(bench.record(&running).await, before_running);
+    assert_eq!(bench.record(&taken_over).await, before_taken_over);
+    let again = bench.run(&command).await;
+    assert!(again.out.contains("0 claims would be released"), "{again:?}");
+}

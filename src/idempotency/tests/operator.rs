@@ -275,3 +275,22 @@ async fn unstorable_operator_response_is_an_error() {
     let State::Completed(Outcome::Retained(response)) = record.state else { panic!("{record:?}") };
     assert_eq!(response.place, Place::Chunks(1));
 }
+
+/// A deployment that made the function run at most once is rolled back.
+#[tokio::test(start_paused = true)]
+async fn only_operators_free_at_most_once_claims() {
+    let once = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    let more = once.beside(|builder| builder);
+    for (key, resolution) in [("release", Resolution::Release), ("again", Resolution::RunAgain)] {
+        once.abandon(key, 1).await;
+        for days in [1, 400] {
+            tokio::time::sleep(Duration::from_secs(days * 86_400)).await;
+            assert_eq!(kind(more.run(key, 1).await), ErrorKind::OutcomeUnknown);
+            assert_eq!(kind(more.run(key, 2).await), ErrorKind::Mismatch);
+        }
+        let learns = resolution == Resolution::RunAgain;
+        assert_eq!(once.resolved(key, resolution).await.status(), Status::Released);
+        let handler = async move { Ok(current().is_some_and(|claim| claim.is_takeover()).to_string()) };
+        assert_eq!(more.with_handler(key, 1, handler).await.unwrap(), learns.to_string());
+    }
+}

@@ -142,10 +142,9 @@ impl<P: Protocol> Checker<'_, P> {
             it.flaws.unless(generation > it.explored.highest_start, Invariant::StartsInOrder);
             it.explored.highest_start = generation.max(it.explored.highest_start);
         }
-        if self.configuration.execution == Execution::AtMostOnce {
-            it.flaws.unless(!it.explored.has_run, Invariant::AtMostOnce);
-            it.explored.has_run = true;
-        }
+        // No handler may start after one that runs at most once, whatever its own function's execution is.
+        it.flaws.unless(!it.explored.has_run, Invariant::AtMostOnce);
+        it.explored.has_run |= self.configuration.execution_of(delivery) == Execution::AtMostOnce;
         if it.explored.holder == delivery {
             let operation = it.explored.operation;
             it.flaws.unless(held.is_takeover || !operation.was_interrupted, Invariant::TakeoverTold);

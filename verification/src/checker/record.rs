@@ -96,8 +96,8 @@ impl<P: Protocol> Checker<'_, P> {
     /// Notes that a record with this status was removed, and forgets the operation. Under at-most-once, an
     /// unsettled claim must not be removed, since the outcome of its run is unknown.
     pub(super) fn removed(&self, it: &mut Happening, status: Status) {
-        let is_unresolved =
-            status == Status::Started && self.configuration.execution == Execution::AtMostOnce;
+        let is_unresolved = status == Status::Started
+            && self.configuration.execution_of(it.explored.holder) == Execution::AtMostOnce;
         it.flaws.unless(!is_unresolved, Invariant::UnresolvedKept);
         if matches!(status, Status::Completed | Status::Failed) {
             it.explored.has_run = false;
@@ -344,8 +344,7 @@ impl<P: Protocol> Checker<'_, P> {
             let event = match &action {
                 Action::Claimed(_) => return true,
                 Action::Refused(Refusal::OutcomeUnknown) => {
-                    return self.configuration.execution == Execution::AtMostOnce
-                        && record.status() == Status::Started;
+                    return self.is_unresolved(record);
                 }
                 Action::Apply(write) => match self.protocol.apply(write, Some(&current)) {
                     Effect::Put(record) => {
@@ -361,6 +360,13 @@ impl<P: Protocol> Checker<'_, P> {
         matches!(action, Action::Claimed(_))
     }
 
+    /// Whether a stale record may be reported as unknown, either because of the delivery's execution or because of the
+    /// claim's. Only at-most-once claims have no expiry.
+    fn is_unresolved(&self, record: &Record) -> bool {
+        let is_at_most_once = self.configuration.execution == Execution::AtMostOnce;
+        record.status() == Status::Started && (is_at_most_once || record.expires_at.is_none())
+    }
+
     /// Whether this record no longer blocks a delivery without a claim at `now`: the delivery runs its handler or,
     /// under at-most-once, answers that the outcome is unknown.
     fn is_open_to(&self, record: &Record, request: u8, now: Timestamp) -> bool {
@@ -372,9 +378,7 @@ impl<P: Protocol> Checker<'_, P> {
         let (state, _) = step(self.protocol.begin(&plan), Event::Look);
         match step(state, Event::Found(Some(record.clone()))).1 {
             Action::Open => true,
-            Action::Refused(Refusal::OutcomeUnknown) => {
-                self.configuration.execution == Execution::AtMostOnce && record.status() == Status::Started
-            }
+            Action::Refused(Refusal::OutcomeUnknown) => self.is_unresolved(record),
             _ => false,
         }
     }

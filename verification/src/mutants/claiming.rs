@@ -13,6 +13,7 @@ use crate::{
     configuration::{self, Configuration, TICK, millis, ticks},
     invariants::Invariant,
     mutants::{Mutant, NONE, Outcome, small},
+    spaces,
 };
 
 /// All mutants of this group.
@@ -312,6 +313,23 @@ pub(super) const MUTANTS: &[Mutant] = &[
             let is_other = record.owner != moment.plan.owner;
             match record.lease_until() {
                 Some(lease) if is_stale(lease) && is_other => {
+                    Record { state: RecordState::Released, ..record }
+                }
+                _ => record,
+            }
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an at-least-once version takes over an at-most-once claim",
+        caught_by: Invariant::AtMostOnce,
+        space: || spaces::mixed("at most once, then at least once", Execution::AtMostOnce),
+        takes: |moment, record| {
+            let margin = moment.plan.rules.skew_margin;
+            let is_stale = |lease: Timestamp| lease.saturating_add(margin) < moment.now;
+            let is_other = record.owner != moment.plan.owner && record.expires_at.is_none();
+            match (record.lease_until(), moment.plan.rules.execution) {
+                (Some(lease), Execution::AtLeastOnce) if is_stale(lease) && is_other => {
                     Record { state: RecordState::Released, ..record }
                 }
                 _ => record,

@@ -66,6 +66,8 @@ struct Run {
     generation: Generation,
     lease_until: u64,
     had_effect_at: Option<u64>,
+    /// Whether the executor's function runs at most once.
+    is_at_most_once: bool,
     /// Whether the handler runs without protection because the store failed.
     is_unprotected: bool,
     /// Whether the run has staged its effect for a transaction.
@@ -103,6 +105,7 @@ impl Run {
             generation,
             lease_until,
             had_effect_at: None,
+            is_at_most_once: false,
             is_unprotected: false,
             has_staged: false,
             handler_ended: None,
@@ -470,7 +473,9 @@ impl Audit {
         book.current.insert(executor, number);
         let deadline = book.deadlines.get(&executor).copied();
         let lease_until = claim.lease_until().as_millis();
-        book.runs.push(Run { deadline, ..Run::new(number, key, stored, generation, lease_until) });
+        let is_at_most_once = self.config.is_at_most_once(executor);
+        let run = Run::new(number, key, stored, generation, lease_until);
+        book.runs.push(Run { deadline, is_at_most_once, ..run });
         self.check_began(book, number, claim.is_takeover());
         number
     }

@@ -33,7 +33,8 @@ impl Executor {
         self.work_briefly().await;
         let fails = world.strikes(Circumstance::HandlerError, 50);
         // Under at-most-once, a delivery that has begun its work never releases its key.
-        let gives_back = !world.config.at_most_once && world.random(|random| random.chance(500));
+        let gives_back =
+            !world.config.is_at_most_once(self.id()) && world.random(|random| random.chance(500));
         if fails && gives_back {
             self.audit().handler_failed(run);
             claim.release().await.map_err(RunError::Idempotency)?;
@@ -98,13 +99,14 @@ impl Executor {
             }
             1 => Resolution::CompleteWithoutResponse,
             2 => Resolution::Fail(FAILURE.into()),
-            _ => Resolution::Release,
+            _ if key.is_multiple_of(2) => Resolution::Release,
+            _ => Resolution::RunAgain,
         };
         let item = match &resolution {
             Resolution::Complete(_) => Item::OperatorCompletes,
             Resolution::CompleteWithoutResponse => Item::OperatorOmits,
             Resolution::Fail(_) => Item::OperatorFails,
-            Resolution::Release => Item::OperatorReleases,
+            Resolution::Release | Resolution::RunAgain => Item::OperatorReleases,
         };
         let is_at_work = self.audit().is_at_work(&stored, record.generation);
         match self.engine().resolve(&stored, &record, resolution).await {

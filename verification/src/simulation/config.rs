@@ -157,6 +157,8 @@ pub struct Config {
     pub faults: u32,
     /// Whether the schedule runs under at-most-once.
     pub at_most_once: bool,
+    /// Whether every second process has a version of the function with the other execution.
+    pub mixes: bool,
     /// How deliveries are protected.
     pub way: Way,
     /// Whether leases are short, and the library extends them while handlers run.
@@ -209,6 +211,7 @@ impl Config {
             extends: random.below(3) == 0,
             choices: Choices::random(seed),
             shares: random.below(4) == 0,
+            mixes: random.below(6) == 0,
             outage: None,
             sabotage: Sabotage::None,
             undone: Undone::Nothing,
@@ -229,6 +232,7 @@ impl Config {
             deliveries: random.between(1, 3) as u32,
             faults: if is_skewed { Trouble::from(Circumstance::Skew).bit() } else { 0 },
             at_most_once: random.below(8) == 0,
+            mixes: false,
             way: if random.below(4) == 0 { Way::Transactions } else { Way::Claims },
             extends,
             choices: Choices::NONE,
@@ -239,10 +243,17 @@ impl Config {
         }
     }
 
-    /// Whether a handler runs without a claim when the store fails. Under at-most-once it doesn't. With
-    /// transactions it doesn't either, since its writes would have no outcome to commit with.
+    /// Whether this executor's function runs at most once.
+    pub fn is_at_most_once(&self, executor: u32) -> bool {
+        // The executors of one process have the same version of the function.
+        let process = if self.shares { executor / 2 } else { executor };
+        self.at_most_once != (self.mixes && process % 2 == 1)
+    }
+
+    /// Whether a handler runs without a claim when the store fails. In a schedule with an at-most-once executor, it
+    /// doesn't. With transactions it doesn't either, since its writes would have no outcome to commit with.
     pub fn may_run_unprotected(&self) -> bool {
-        self.choices.unprotected && !self.at_most_once && self.way == Way::Claims
+        self.choices.unprotected && !self.at_most_once && !self.mixes && self.way == Way::Claims
     }
 
     /// Whether some deliveries use `begin` and the `Claim`.
@@ -268,6 +279,9 @@ impl Config {
         if self.shares {
             all.push(Self { shares: false, ..*self });
         }
+        if self.mixes {
+            all.push(Self { mixes: false, ..*self });
+        }
         all.extend(self.choices.smaller().into_iter().map(|choices| Self { choices, ..*self }));
         if self.way == Way::Mixed {
             all.push(Self { way: Way::Transactions, ..*self });
@@ -290,7 +304,7 @@ impl Config {
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, executors, keys, deliveries, faults, at_most_once, way, extends, shares, .. } = self;
-        let Self { outage, sabotage, undone, .. } = self;
+        let Self { outage, sabotage, undone, mixes, .. } = self;
         let way = Way::ALL.iter().find(|(one, _)| one == way).map_or("", |(_, name)| name);
         if let Some((_, name)) =
             Sabotage::ALL.iter().find(|(one, _)| one == sabotage && *one != Sabotage::None)
@@ -306,7 +320,7 @@ impl fmt::Display for Config {
         write!(
             f,
             "seed={seed} executors={executors} keys={keys} deliveries={deliveries} faults={faults:#x} \
-             at_most_once={at_most_once} way={way} extends={extends} shares={shares}"
+             at_most_once={at_most_once} mixes={mixes} way={way} extends={extends} shares={shares}"
         )?;
         let mut choices = self.choices;
         write!(f, " retention={}", choices.retention)?;
@@ -353,6 +367,7 @@ impl FromStr for Config {
         }
         for (name, field) in [
             ("at_most_once", &mut config.at_most_once),
+            ("mixes", &mut config.mixes),
             ("extends", &mut config.extends),
             ("shares", &mut config.shares),
         ]

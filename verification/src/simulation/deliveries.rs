@@ -116,7 +116,7 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
     let (draws, drawn) = (Arc::clone(world), Arc::clone(audit));
     let builder = Idempotency::builder(Undoing { store, undone: config.undone })
         .function("simulated")
-        .settings(settings(config))
+        .settings(settings(config, id))
         .clock(clock.clone())
         .owner_source(move || {
             let (high, low) = draws.random(|random| (random.bits(), random.bits()));
@@ -148,12 +148,12 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
     }
 }
 
-/// The schedule's settings.
-fn settings(config: &Config) -> Settings {
+/// The settings of this executor.
+fn settings(config: &Config, executor: u32) -> Settings {
     let choices = &config.choices;
     let mut settings = Settings::default();
     settings.retention = Duration::from_secs(choices.retention);
-    if config.at_most_once {
+    if config.is_at_most_once(executor) {
         settings.execution = Execution::AtMostOnce;
     }
     if choices.records {
@@ -277,7 +277,9 @@ impl Executor {
         let idempotency = self.idempotency.for_invocation(invocation);
         let way = match self.world.config.way {
             // Under at-most-once, nothing runs without a claim.
-            Way::Mixed if !self.world.config.at_most_once => self.world.random(|random| random.below(3)),
+            Way::Mixed if !self.world.config.is_at_most_once(self.id) => {
+                self.world.random(|random| random.below(3))
+            }
             Way::Claims | Way::Transactions | Way::Mixed => 0,
         };
         let idempotency = match way {

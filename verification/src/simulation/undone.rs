@@ -10,6 +10,9 @@ use lambda_idempotency::{
 
 use super::network::SimulatedStore;
 
+/// A time that's longer than any schedule.
+const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 60 * 60);
+
 /// The precaution that's removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Undone {
@@ -37,6 +40,8 @@ pub enum Undone {
     EndlessClaims,
     /// The library keeps its time limits by the wall clock alone.
     SecondClocks,
+    /// An executor sees an expiry in every claim, so an at-least-once executor takes over an at-most-once claim.
+    OthersClaims,
 }
 
 impl Undone {
@@ -53,6 +58,7 @@ impl Undone {
         (Self::Interruptions, "interruptions_are_forgotten"),
         (Self::EndlessClaims, "at_most_once_claims_expire"),
         (Self::SecondClocks, "limits_trust_the_wall_clock"),
+        (Self::OthersClaims, "at_most_once_claims_are_taken_over"),
     ];
 
     /// The variant's name.
@@ -99,6 +105,17 @@ impl Undoing {
         write
     }
 
+    /// Returns the record as the executor sees it.
+    fn seen(&self, record: Option<Record>) -> Option<Record> {
+        let is_undone = self.undone == Undone::OthersClaims;
+        record.map(|record| match record.lease_until().filter(|_| is_undone) {
+            Some(lease) if record.expires_at.is_none() => {
+                Record { expires_at: Some(lease.saturating_add(DAY)), ..record }
+            }
+            _ => record,
+        })
+    }
+
     fn error(&self, error: StoreError) -> StoreError {
         match (self.undone, error.kind()) {
             (Undone::Refusals, StoreErrorKind::Rejected) => {
@@ -121,11 +138,19 @@ impl Store for Undoing {
             return Box::pin(async { Ok(WriteOutcome::Applied) });
         }
         let write = self.write(write);
-        Box::pin(async move { self.store.apply(key, &write).await.map_err(|error| self.error(error)) })
+        Box::pin(async move {
+            match self.store.apply(key, &write).await {
+                Ok(WriteOutcome::Refused(record)) => Ok(WriteOutcome::Refused(self.seen(record))),
+                answer => answer.map_err(|error| self.error(error)),
+            }
+        })
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(async move { self.store.read(key).await.map_err(|error| self.error(error)) })
+        Box::pin(async move {
+            let read = self.store.read(key).await.map_err(|error| self.error(error))?;
+            Ok(self.seen(read))
+        })
     }
 
     fn transactions(&self) -> Option<&dyn Transactions> {

@@ -64,7 +64,7 @@ impl Audit {
     /// Whether a claim that was granted at `granted` belongs to a new operation, because the retention of the
     /// earlier run's outcome is over. Under at-most-once, an operation without a recorded outcome never ends.
     fn has_expired(&self, book: &Book, earlier: &Run, granted: u64) -> bool {
-        if self.config.at_most_once {
+        if earlier.is_at_most_once {
             let recorded = book.recorded.get(&earlier.stored).into_iter().flatten();
             return recorded
                 .filter(|one| one.generation == earlier.generation)
@@ -87,7 +87,7 @@ impl Audit {
         if earlier.is_unprotected || book.overruled.contains(&overruled) {
             return None;
         }
-        if self.config.at_most_once {
+        if earlier.is_at_most_once {
             return Some((AT_MOST_ONCE, "at most one run is allowed"));
         }
         if self.config.outage.is_some() {
@@ -155,12 +155,12 @@ impl Audit {
         }
     }
 
-    /// Checks a run that begins. Under at-most-once, no run may begin after another run of the same
-    /// operation. Under at-least-once, the handler must learn of it if an earlier attempt of its operation may have
-    /// had an effect.
+    /// Checks a run that begins. No run may begin after an at-most-once run of the same operation. Under at-least-once,
+    /// the handler must learn of it if an earlier attempt of its operation may have had an effect.
     pub(super) fn check_began(&self, book: &mut Book, run: usize, is_takeover: bool) {
-        if self.config.at_most_once {
-            return self.check_at_most_once(book, run);
+        self.check_at_most_once(book, run);
+        if book.runs.get(run).is_some_and(|current| current.is_at_most_once) {
+            return;
         }
         // With transactions, the key may have been released because a transaction was declined. With several
         // payloads, the earlier run may belong to another operation.
@@ -195,7 +195,8 @@ impl Audit {
         let Some(current) = book.runs.get(run).filter(|_| self.clocks_agree()) else { return };
         let granted = book.grants.get(&(current.stored.clone(), current.generation.get())).copied();
         let earlier = book.runs.iter().find(|earlier| {
-            earlier.stored == current.stored
+            earlier.is_at_most_once
+                && earlier.stored == current.stored
                 && earlier.generation < current.generation
                 && !self.has_expired(book, earlier, granted.unwrap_or_default())
                 && !book.overruled.contains(&(earlier.stored.clone(), earlier.generation.get()))
