@@ -1,5 +1,8 @@
 //! [`Format`]: how an operation's result becomes bytes and back. JSON is the default.
 
+#[cfg(any(debug_assertions, feature = "testing"))]
+pub(crate) mod shape;
+
 use std::borrow::Cow;
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -91,6 +94,18 @@ impl Format for Json {
 pub(crate) fn recorded_name<F: Format>() -> Option<&'static str> {
     const { assert!(is_format_name(F::NAME), "a Format's NAME is 1 to 32 of a-z, 0-9, - and .") }
     (F::NAME != Json::NAME).then_some(F::NAME)
+}
+
+/// Whether `read`, which a duplicate gets, differs from the result itself. Always `false` in a release build without the
+/// testing kit: a result's effect has happened, so the library records the result in any case.
+pub(crate) fn reads_differently<T: Serialize>(_value: &T, _read: &T) -> bool {
+    #[cfg(any(debug_assertions, feature = "testing"))]
+    if shape::differs(_value, _read) {
+        #[cfg(feature = "testing")]
+        shape::changed::note(std::any::type_name::<T>());
+        return true;
+    }
+    false
 }
 
 /// Reads a result. `recorded` is the format's name in the record.

@@ -6,7 +6,7 @@
 
 use std::{
     error::Error as StdError,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
 const TARGET: &str = "lambda_idempotency";
 
 pub(crate) fn claimed(id: &StoredKey, held: &Held) {
-    IS_OUT.store(false, Ordering::Relaxed);
+    OUTAGE.store(0, Ordering::Relaxed);
     count(Metric::Executed);
     if held.is_takeover {
         count(Metric::Takeover);
@@ -72,8 +72,26 @@ pub(crate) fn not_readable(id: &StoredKey, result_type: &str, why: &str) {
     );
 }
 
+/// The result is recorded, but a duplicate reads another value. Only debug builds and the testing kit look.
+pub(crate) fn reads_differently(id: &StoredKey, result_type: &str) {
+    tracing::error!(
+        target: TARGET, event = "result_reads_differently", %id, result_type,
+        "duplicates get another result than this call: what {result_type} serialises reads back as a different value. \
+         The causes are `Option<()>`, `Option<Option<_>>` and untagged enums: use a type that distinguishes them"
+    );
+}
+
+/// Nothing ran. The operation is done, but its recorded result doesn't fit the type that this call returns. That's
+/// usually a deployment's fault, not the record's.
+pub(crate) fn result_does_not_fit(id: &StoredKey, error: &Error, result_type: &str) {
+    count(refusal(error.kind(), false));
+    tracing::error!(
+        target: TARGET, event = "result_does_not_fit", %id, kind = error.kind().as_str(), result_type, "{error}"
+    );
+}
+
 pub(crate) fn replayed(id: &StoredKey, record: &Record) {
-    IS_OUT.store(false, Ordering::Relaxed);
+    OUTAGE.store(0, Ordering::Relaxed);
     count(Metric::Replayed);
     tracing::debug!(
         target: TARGET, event = "replayed", %id, generation = record.generation.get(),
@@ -90,14 +108,16 @@ pub(crate) fn recalled(id: &StoredKey, record: &Record) {
     );
 }
 
-/// Set when a store failure is logged. Cleared when a delivery claims a key or gets a recorded outcome.
-static IS_OUT: AtomicBool = AtomicBool::new(false);
+/// The kinds of the store failures that were logged in this outage, one bit each. Zero again when a delivery claims a key
+/// or gets a recorded outcome.
+static OUTAGE: AtomicU32 = AtomicU32::new(0);
 
 /// Nothing ran. `is_store_failure` says whether the store failed; otherwise a rule refused the delivery.
 pub(crate) fn refused(id: &StoredKey, error: &Error, is_store_failure: bool) {
     count(refusal(error.kind(), is_store_failure));
-    if is_store_failure && !IS_OUT.swap(true, Ordering::Relaxed) {
-        // The helpful details, such as a missing credential or a wrong Region, are in the causes.
+    let bit = 1 << (error.kind() as u32);
+    if is_store_failure && OUTAGE.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        // The helpful details, such as a missing permission or credential, or a wrong Region, are in the causes.
         tracing::warn!(
             target: TARGET, event = "store_unavailable", %id, kind = error.kind().as_str(), cause = causes(error),
             "the store can't be used; until it works again, further refusals are logged at INFO: {error}"
@@ -107,6 +127,12 @@ pub(crate) fn refused(id: &StoredKey, error: &Error, is_store_failure: bool) {
     tracing::info!(
         target: TARGET, event = "refused", %id, kind = error.kind().as_str(), "refused: {error}"
     );
+}
+
+/// Returns an error and its causes in one line. The causes have the details, such as a missing permission.
+fn whole(error: Option<&dyn StdError>) -> Option<String> {
+    let error = error?;
+    Some(causes(error).map_or_else(|| error.to_string(), |causes| format!("{error}: {causes}")))
 }
 
 /// The calling code misuses the library.
@@ -254,7 +280,7 @@ pub(crate) fn not_released(id: &StoredKey, held: &Held, cause: Option<&dyn StdEr
     count(Metric::Abandoned);
     tracing::warn!(
         target: TARGET, event = "not_released", %id, generation = held.generation.get(),
-        cause = cause.map(tracing::field::display),
+        cause = whole(cause),
         "it's unknown whether the key is released; if it isn't, the key becomes free when the claim's lease ends; \
          under at-most-once, an operator must settle the record"
     );
@@ -264,7 +290,7 @@ pub(crate) fn unrecorded(id: &StoredKey, held: &Held, cause: Option<&dyn StdErro
     count(Metric::Unrecorded);
     tracing::error!(
         target: TARGET, event = "unrecorded", %id, generation = held.generation.get(),
-        cause = cause.map(tracing::field::display),
+        cause = whole(cause),
         "the handler ran, but its outcome isn't known to be stored: a later delivery may run the handler again"
     );
 }
@@ -272,7 +298,7 @@ pub(crate) fn unrecorded(id: &StoredKey, held: &Held, cause: Option<&dyn StdErro
 pub(crate) fn not_retained(id: &StoredKey, bytes: Option<usize>, cause: Option<&dyn StdError>) {
     count(Metric::ResponseOmitted);
     tracing::warn!(
-        target: TARGET, event = "not_retained", %id, bytes, cause = cause.map(tracing::field::display),
+        target: TARGET, event = "not_retained", %id, bytes, cause = whole(cause),
         "the outcome is recorded without its response: duplicates get NotRetained"
     );
 }
@@ -295,7 +321,7 @@ pub(crate) fn not_committed(id: &StoredKey, error: &Error, is_in_doubt: bool) {
         return;
     }
     tracing::warn!(
-        target: TARGET, event = "not_committed", %id, kind = kind.as_str(),
+        target: TARGET, event = "not_committed", %id, kind = kind.as_str(), cause = causes(error),
         "committing the handler's writes failed: {error}"
     );
 }
@@ -304,7 +330,7 @@ pub(crate) fn not_committed(id: &StoredKey, error: &Error, is_in_doubt: bool) {
 pub(crate) fn unresolved(id: &StoredKey, cause: Option<&dyn StdError>) {
     count(Metric::Unresolved);
     tracing::error!(
-        target: TARGET, event = "unresolved", %id, cause = cause.map(tracing::field::display),
+        target: TARGET, event = "unresolved", %id, cause = whole(cause),
         "it's unknown whether the handler's writes and its outcome were applied; a later delivery resolves it"
     );
 }
@@ -432,7 +458,7 @@ pub(crate) fn shadow(id: Option<&StoredKey>, would: &Would, cause: Option<&Store
     if let Would::Replay(Some(false)) = would {
         count(Metric::ShadowDiffered);
     }
-    let (id, cause) = (id.map(tracing::field::display), cause.map(tracing::field::display));
+    let (id, cause) = (id.map(tracing::field::display), whole(cause.map(|cause| cause as _)));
     match would {
         Would::Run => tracing::debug!(
             target: TARGET, event = "shadow", id, would = does, "enforcing would have run the handler"

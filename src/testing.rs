@@ -72,7 +72,7 @@
 //! | [`Mistake::Repeated`] | an effect happened more often than in an undisturbed delivery |
 //! | [`Mistake::Missing`] | the answer says that the operation is done, but an effect is missing; or a retry sent an effect with other details, which the remote system ignored because it already knew the effect's key |
 //! | [`Mistake::AfterAnswer`] | an effect happened after the answer, when Lambda may freeze the process |
-//! | [`Mistake::AnswersDiffer`] | two recorded answers to one operation differ, for example in an HTTP response's `Location`; a replay may have more fields |
+//! | [`Mistake::AnswersDiffer`] | two recorded answers to one operation differ, for example in an HTTP response's `Location`; a replay may have more fields. Or the result of an operation reads back differently |
 //! | [`Mistake::RetryRefused`] | every retry is refused |
 //! | [`Mistake::Shared`] | two operations share an outcome or a remote key, or two steps of one operation share a key |
 //! | [`Mistake::OtherRefused`] | another operation is refused |

@@ -1,6 +1,6 @@
 //! [`Replay`]: an outcome from the record.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -91,30 +91,26 @@ impl Replay {
         &self,
         key: &StoredKey,
     ) -> Result<T, RunError<E>> {
-        let result = self.result::<T, F, E>();
-        if let Err(RunError::Idempotency(error)) = &result {
-            observe::refused(key, error, false);
-        }
-        result
-    }
-
-    /// Deserializes the recorded result.
-    fn result<T: DeserializeOwned, F: Format, E>(&self) -> Result<T, RunError<E>> {
-        let corrupt = |why: Cow<'static, str>| {
-            Error::new(
-                ErrorKind::Corrupt,
-                format!(
-                    "the recorded result isn't a valid {} ({why}). Use the type and the format that recorded it, or \
-                     inspect the record",
-                    std::any::type_name::<T>()
-                ),
-            )
-        };
+        let result_type = std::any::type_name::<T>();
+        let corrupt = |message: String| Error::new(ErrorKind::Corrupt, message);
         if self.is_failure {
-            let failure = Json::read(&self.response).map_err(corrupt)?;
-            return Err(RunError::Recorded(failure));
+            let unreadable = |why| {
+                let error =
+                    corrupt(format!("{key}: can't read the recorded failure ({why}); inspect the record"));
+                observe::refused(key, &error, false);
+                error
+            };
+            return Err(RunError::Recorded(Json::read(&self.response).map_err(unreadable)?));
         }
-        Ok(format::read::<T, F>(self.format.as_deref(), &self.response).map_err(corrupt)?)
+        format::read::<T, F>(self.format.as_deref(), &self.response).map_err(|why| {
+            let error = corrupt(format!(
+                "{key}: the operation is done, but its recorded result doesn't fit {result_type} ({why}). If \
+                 the type or the format has changed since, return to the old one, or make the new one read \
+                 old results: see \"Change a result's type\" in the guide's recipes"
+            ));
+            observe::result_does_not_fit(key, &error, result_type);
+            error.into()
+        })
     }
 }
 

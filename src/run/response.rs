@@ -67,7 +67,12 @@ impl Verdict {
         F: Format,
     {
         let written = F::write(value).and_then(|bytes| match F::read::<T>(&bytes) {
-            Ok(_) => Ok(bytes),
+            Ok(read) => {
+                if format::reads_differently(value, &read) {
+                    observe::reads_differently(key, std::any::type_name::<T>());
+                }
+                Ok(bytes)
+            }
             Err(why) => Err(format!("its {} can't be read back: {why}", F::NAME).into()),
         });
         match written {

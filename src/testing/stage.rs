@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     error::{ErrorKind, made},
+    format::shape::changed,
     time::{Timestamp, virtual_sleep},
 };
 
@@ -166,6 +167,7 @@ impl Stage {
                 catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(&mut context)))
             };
             task.refusals.extend(made::taken());
+            self.world.state().deliveries[delivery].changed.extend(changed::taken());
             // A dead process's last steps don't count.
             if self.world.is_dead(task.process) {
                 continue;

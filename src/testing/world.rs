@@ -84,6 +84,8 @@ pub(super) struct Delivered {
     pub(super) keys: Vec<StoredKey>,
     /// The keys that the delivery holds a claim on.
     pub(super) holds: BTreeSet<StoredKey>,
+    /// The types of the delivery's results that read back differently.
+    pub(super) changed: BTreeSet<&'static str>,
     /// The keys whose outcome the delivery has recorded.
     pub(super) recorded: BTreeSet<StoredKey>,
     /// Whether the delivery's writes imply a run of the handler: the delivery claimed a key, after which the handler

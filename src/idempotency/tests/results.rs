@@ -86,6 +86,43 @@ async fn unreadable_results_are_not_retained() {
     assert_eq!((first.unwrap(), again.unwrap()), ((None, ()), (None, ())));
 }
 
+/// Neither production nor a debug build refuses the result, since its effect has happened.
+#[tokio::test(start_paused = true)]
+async fn results_that_read_differently_are_reported() {
+    let bench = Bench::new();
+    let mut logged = Vec::new();
+    for (key, done) in [("unit", Some(())), ("none", None)] {
+        let events = bench.recorded(async {
+            let [first, again] = twice(&bench, key, done).await;
+            assert_eq!((first.unwrap(), again.unwrap()), (done, None));
+        });
+        logged.push(
+            events.await.into_iter().filter(|event| event.contains("result_reads_differently")).count(),
+        );
+    }
+    assert_eq!(logged, [1, 0]);
+}
+
+/// A deployment changes a result's type while its records live.
+#[tokio::test(start_paused = true)]
+async fn results_of_another_type_say_so() {
+    let bench = Bench::new();
+    assert!(twice(&bench, "k", "receipt 1".to_owned()).await.iter().all(Result::is_ok));
+    let mut found = None;
+    let events = bench.recorded(async {
+        let [again, _] = twice(&bench, "k", 1_u32).await;
+        found = Some(again.unwrap_err());
+    });
+    let events = events.await;
+    let Some(RunError::Idempotency(error)) = found else { panic!("{found:?}") };
+    let key = bench.operation().stored_key(&Key::new("k").unwrap());
+    let text = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(text.contains(key.as_str()) && text.contains("doesn't fit u32"), "{text}");
+    let event = events.iter().find(|event| event.contains("result_does_not_fit")).unwrap();
+    assert!(event.contains(key.as_str()), "{event}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn nan_payloads_are_refused() {
     let bench = Bench::new();

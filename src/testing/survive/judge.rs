@@ -314,6 +314,17 @@ pub(super) fn judge_first(played: &Played, seed: u64) -> Vec<Finding> {
             seed,
         });
     }
+    for result_type in played.deliveries.iter().flat_map(|delivery| &delivery.changed) {
+        found.push(Finding {
+            mistake: Mistake::AnswersDiffer,
+            what: format!("a result of the type `{result_type}` reads back differently, so a replay differs from the run"),
+            advice: "The usual causes are `Option<()>`, `Option<Option<_>>` and untagged enums. Return a type whose \
+                     values all have different JSON."
+                .to_owned(),
+            story: story_of(played),
+            seed,
+        });
+    }
     if played.deliveries.iter().any(|delivery| !delivery.asked_again.is_empty()) {
         found.push(Finding {
             mistake: Mistake::Shared,

@@ -82,8 +82,9 @@ fn damage(store: &MemoryStore) -> StoredKey {
 
 /// Checks that exactly one of the events is a refusal of `key`, with this reason.
 #[track_caller]
-fn assert_refused(events: &[String], key: &StoredKey, why: &str) {
-    let is_refusal = |event: &&String| event.contains(r#"event="refused""#) && event.contains(key.as_str());
+fn assert_refused(events: &[String], key: &StoredKey, name: &str, why: &str) {
+    let name = format!("event=\"{name}\"");
+    let is_refusal = |event: &&String| event.contains(&name) && event.contains(key.as_str());
     let refused: Vec<_> = events.iter().filter(is_refusal).collect();
     assert_eq!(refused.len(), 1, "{events:?}");
     assert!(refused[0].contains(r#"kind="Corrupt""#) && refused[0].contains(why), "{refused:?}");
@@ -104,7 +105,7 @@ async fn unreadable_event_replays_are_logged() {
         let damaged = damage(&store);
         let again =
             async { assert_eq!(kind(service.oneshot(event(order)).await), ErrorKind::Corrupt, "{why}") };
-        assert_refused(&logged(again).await, &damaged, why);
+        assert_refused(&logged(again).await, &damaged, "refused", why);
     }
 }
 
@@ -121,5 +122,6 @@ async fn unreadable_results_are_logged() {
     run().await.unwrap();
     let damaged = damage(&store);
     let again = async { assert_eq!(kind(run().await), ErrorKind::Corrupt) };
-    assert_refused(&logged(again).await, &damaged, "the recorded result isn't a valid");
+    let why = "its recorded result doesn't fit";
+    assert_refused(&logged(again).await, &damaged, "result_does_not_fit", why);
 }
