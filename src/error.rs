@@ -1,13 +1,6 @@
 //! Errors: what went wrong, and what the caller should do about it.
 
-use std::{
-    any::Any,
-    borrow::Cow,
-    error::Error as StdError,
-    fmt,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{any::Any, borrow::Cow, error::Error as StdError, fmt, time::Duration};
 
 type Source = Box<dyn StdError + Send + Sync + 'static>;
 
@@ -23,8 +16,8 @@ pub enum ErrorKind {
     Mismatch,
     /// Another delivery of this operation is still running: repeat after [`Error::retry_after`].
     InProgress,
-    /// An earlier run ended without an answer, and at-most-once forbids another run. Find out what
-    /// happened, then settle the record by hand, with the command `idempotency complete` or `release`, or
+    /// An earlier run ended without an answer, and at-most-once, now or in the earlier run, forbids another run. Find
+    /// out what happened, then settle the record by hand, with the command `idempotency complete` or `release`, or
     /// with [`Idempotency::resolve`](crate::Idempotency::resolve).
     OutcomeUnknown,
     /// The operation is done, or failed permanently, but its response wasn't retained. Don't repeat the operation; get
@@ -98,9 +91,10 @@ pub struct Error {
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only the HTTP layer reads it"))]
     /// Whether the calling code is wrong, rather than the store or the caller's request.
     is_misuse: bool,
-    /// Lets the library check whether a handler still holds this error, which a nested operation returned.
-    #[expect(dead_code, reason = "it is kept only to be dropped with the error")]
-    watched: Option<Arc<()>>,
+    /// Whether the store rejected the request, for example because a permission is missing. It may accept it later.
+    is_rejection: bool,
+    /// Whether this is a step's refusal, and the step may succeed later.
+    is_refused_step: bool,
 }
 
 impl Error {
@@ -115,7 +109,8 @@ impl Error {
             is_of_failure: false,
             source: None,
             is_misuse: false,
-            watched: None,
+            is_rejection: false,
+            is_refused_step: false,
         }
     }
 
@@ -154,11 +149,21 @@ impl Error {
         self
     }
 
-    /// Returns the same error, and a weak reference that shows whether the error still exists.
-    pub(crate) fn watched(self) -> (Self, Weak<()>) {
-        let watched = Arc::new(());
-        let weak = Arc::downgrade(&watched);
-        (Self { watched: Some(watched), ..self }, weak)
+    /// Marks the error as the store's rejection of a request.
+    #[must_use]
+    pub(crate) fn rejection(self) -> Self {
+        Self { is_rejection: true, ..self }
+    }
+
+    /// Whether the operation may succeed later, although this call failed.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.is_retryable() || self.is_rejection
+    }
+
+    /// Marks a step's error as a refusal, if the step may succeed later.
+    #[must_use]
+    pub(crate) fn of_step(self) -> Self {
+        Self { is_refused_step: self.may_pass(), ..self }
     }
 
     /// The error's category, which says what the caller should do.
@@ -179,6 +184,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        own::note(self);
         f.write_str(&self.message)
     }
 }
@@ -205,6 +211,65 @@ impl fmt::Debug for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// Finds this library's errors in a handler's error, whatever its type is.
+///
+/// A handler's error often wraps a step's error in a type that the library can't name, such as `RunError<E>` or
+/// `anyhow::Error`. But when such an error writes its text, it calls [`Error`]'s `Display`. A text that a handler made of
+/// an error earlier doesn't.
+pub(crate) mod own {
+    use std::{
+        cell::Cell,
+        error::Error as StdError,
+        fmt::{self, Write as _},
+    };
+
+    thread_local! {
+        /// Whether a step's refusal was shown; `None` if nothing looks for one.
+        static SHOWN: Cell<Option<bool>> = const { Cell::new(None) };
+    }
+
+    /// Discards the text.
+    struct Nowhere;
+
+    impl fmt::Write for Nowhere {
+        fn write_str(&mut self, _: &str) -> fmt::Result {
+            Ok(())
+        }
+    }
+
+    /// Ends the search, even if an error's `Display` panics.
+    struct Search(Option<bool>);
+
+    impl Drop for Search {
+        fn drop(&mut self) {
+            SHOWN.set(self.0);
+        }
+    }
+
+    pub(super) fn note(error: &super::Error) {
+        if error.is_refused_step && SHOWN.get().is_some() {
+            SHOWN.set(Some(true));
+        }
+    }
+
+    /// Returns the result of `show`, and whether it showed a step's refusal.
+    pub(crate) fn refusal_shown_by<T>(show: impl FnOnce() -> T) -> (T, bool) {
+        let _search = Search(SHOWN.replace(Some(false)));
+        let result = show();
+        (result, SHOWN.get() == Some(true))
+    }
+
+    /// Whether an error's text shows a step's refusal. The alternate form is the one in which `anyhow` shows all causes.
+    pub(crate) fn is_shown_by(error: &impl fmt::Display) -> bool {
+        refusal_shown_by(|| write!(Nowhere, "{error:#}")).1
+    }
+
+    /// Whether `error` is a step's refusal, or has one as a [`source`](StdError::source).
+    pub(crate) fn is_in(error: &(dyn StdError + 'static)) -> bool {
+        std::iter::successors(Some(error), |&error| error.source()).any(|error| is_shown_by(&error))
     }
 }
 
@@ -282,7 +347,8 @@ pub enum RunError<E> {
     ///
     /// If this run's failure couldn't be stored, [`Operation::run`](crate::Operation::run) returns
     /// [`Handler`](Self::Handler). The event layers return `Recorded` in that case too, because they've already
-    /// converted the handler's error.
+    /// converted the handler's error. Under at-most-once, they also do so if the conversion shows a step's refusal,
+    /// which releases the key.
     Recorded(RecordedFailure),
     /// The library's own error: see its [`kind`](Error::kind).
     Idempotency(Error),

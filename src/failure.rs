@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    error::RecordedFailure,
+    error::{Error, RecordedFailure, RunError, own},
     settings::{Execution, Recording},
 };
 
@@ -16,7 +16,8 @@ use crate::{
 /// - [`permanent`](Self::permanent): the operation failed, and its handler doesn't run again. The failure is recorded.
 /// - [`transient`](Self::transient): the next delivery runs the handler again, even with [`Recording::Record`].
 ///   Exception: at-most-once execution records this failure too, and the handler doesn't run again.
-/// - any other error, by `?`: [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error) decides.
+/// - any other error, by `?`: [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error) decides, which
+///   also says what becomes of a run in which a step was refused.
 ///
 /// ```
 /// use lambda_idempotency::Failure;
@@ -65,6 +66,14 @@ impl Failure {
         match &self.0 {
             How::Permanent(failure) => Some(failure),
             How::Transient(_) | How::Other(_) => None,
+        }
+    }
+
+    /// The error, unless the failure is permanent.
+    fn cause(&self) -> Option<&(dyn StdError + 'static)> {
+        match &self.0 {
+            How::Permanent(_) => None,
+            How::Transient(caused) | How::Other(caused) => Some(&*caused.error),
         }
     }
 
@@ -126,6 +135,8 @@ impl fmt::Debug for Failure {
 pub(crate) struct ErrorPolicy {
     pub(crate) on_error: Recording,
     pub(crate) execution: Execution,
+    /// Whether the last attempt of one of the run's steps was refused, and may succeed later.
+    pub(crate) is_step_refused: bool,
 }
 
 /// How the claim is settled after one error.
@@ -139,14 +150,47 @@ pub(crate) enum OnError {
 }
 
 impl ErrorPolicy {
+    /// The policy for `error`. If the error's type isn't known to the library, the library can't see a step's refusal
+    /// in it: see [`on_shown`](Self::on_shown).
     pub(crate) fn on<E: Any>(self, error: &E) -> OnError {
-        match ((error as &dyn Any).downcast_ref::<Failure>().map(|failure| &failure.0), self.on_error) {
-            (Some(How::Permanent(failure)), _) => OnError::Record(Some(failure.clone())),
-            (Some(How::Transient(_)), _) if self.execution == Execution::AtLeastOnce => OnError::Release,
-            (_, Recording::Release) => OnError::Release,
-            (_, Recording::Record) => OnError::Record(None),
+        self.decide(error, || false)
+    }
+
+    /// The policy for an error of any type. A step's refusal counts as the error's cause if the error's text shows it.
+    pub(crate) fn on_shown<E: Any + fmt::Display>(self, error: &E) -> OnError {
+        self.decide(error, || own::is_shown_by(error))
+    }
+
+    fn decide<E: Any>(self, error: &E, shows_refusal: impl FnOnce() -> bool) -> OnError {
+        let said = (error as &dyn Any).downcast_ref::<Failure>().map(|failure| &failure.0);
+        match (said, self.on_error, self.execution) {
+            (Some(How::Permanent(failure)), ..) => OnError::Record(Some(failure.clone())),
+            (Some(How::Transient(_)), _, Execution::AtLeastOnce) | (_, Recording::Release, _) => {
+                OnError::Release
+            }
+            (_, Recording::Record, Execution::AtLeastOnce) if self.is_step_refused => OnError::Release,
+            _ if is_refusal(error) || shows_refusal() => OnError::Release,
+            _ => OnError::Record(None),
         }
     }
+
+    /// Whether a failure without an error, such as a panic or a response with a server error, is recorded.
+    pub(crate) fn records(self) -> bool {
+        self.on(&()) != OnError::Release
+    }
+}
+
+/// Whether an error of a known type is a step's refusal, or has one as a source.
+fn is_refusal(error: &dyn Any) -> bool {
+    fn of<E: StdError + 'static>(error: &dyn Any) -> Option<&(dyn StdError + 'static)> {
+        error.downcast_ref::<E>().map(|error| error as _)
+    }
+    let boxed = || error.downcast_ref::<Box<dyn StdError + Send + Sync>>().map(|error| &**error as _);
+    let failure = || error.downcast_ref::<Failure>().and_then(Failure::cause);
+    let local = || error.downcast_ref::<Box<dyn StdError>>().map(|error| &**error as _);
+    // The HTTP layer knows nothing of its handler's error but the type.
+    let own = || of::<Error>(error).or_else(|| of::<RunError<Box<dyn StdError + Send + Sync>>>(error));
+    boxed().or_else(failure).or_else(local).or_else(own).is_some_and(own::is_in)
 }
 
 #[cfg(test)]
@@ -161,7 +205,9 @@ mod tests {
                 (Execution::AtLeastOnce, Recording::Record),
                 (Execution::AtMostOnce, Recording::Record),
             ];
-            all.map(|(execution, on_error)| ErrorPolicy { on_error, execution }.on(failure))
+            all.map(|(execution, on_error)| {
+                ErrorPolicy { on_error, execution, is_step_refused: false }.on(failure)
+            })
         };
         let (release, record) = (|| OnError::Release, || OnError::Record(None));
         let is_final = || OnError::Record(Some(RecordedFailure::new("Final", "no")));

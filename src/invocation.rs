@@ -1,8 +1,16 @@
 //! The invocation that a handler runs in: its deadline, which is checked once, and how long its caller waits.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use crate::time::{Clock, Moment, Timestamp};
+use crate::{
+    key::StoredKey,
+    time::{Clock, Moment, Timestamp},
+};
 
 /// 2020-01-01: an earlier deadline counts as unknown.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
@@ -27,6 +35,61 @@ pub struct Invocation {
     /// When the invocation began, on both clocks. Set only if the deadline is known, because only then does the
     /// invocation end soon.
     began: Option<Moment>,
+    /// The refused steps of the run that the invocation was passed on from, for steps in tasks that the run spawns.
+    refusals: Option<Refusals>,
+}
+
+/// The steps of one run whose last attempt was refused, and may succeed later.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Refusals {
+    steps: Arc<Mutex<HashSet<StoredKey>>>,
+    /// Those of the run around this one.
+    outer: Option<Arc<Self>>,
+}
+
+/// What happened in a run doesn't distinguish its invocation from another.
+impl PartialEq for Refusals {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Refusals {}
+
+impl Refusals {
+    /// Returns an empty `Refusals` for a new run, inside the run that has `outer`.
+    pub(crate) fn inside(outer: Option<Self>) -> Self {
+        Self { steps: Arc::default(), outer: outer.map(Arc::new) }
+    }
+
+    /// Whether the run is inside another run.
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_nested(&self) -> bool {
+        self.outer.is_some()
+    }
+
+    /// Notes whether the step's last attempt was refused. An attempt that's in progress isn't.
+    pub(crate) fn note(&self, step: &StoredKey, is_refused: bool) {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_refused {
+            steps.insert(step.clone());
+        } else {
+            steps.remove(step);
+        }
+    }
+
+    /// Whether the last attempt of any step was refused.
+    pub(crate) fn is_any(&self) -> bool {
+        !self.steps.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Notes that nothing was recorded for this run, which is the step `key` of the outer run. If one of the run's own
+    /// steps was refused, that counts as a refusal of `key`.
+    pub(crate) fn pass_on(&self, key: &StoredKey) {
+        if let Some(outer) = self.outer.as_ref().filter(|_| self.is_any()) {
+            outer.note(key, true);
+        }
+    }
 }
 
 impl fmt::Debug for Invocation {
@@ -64,6 +127,7 @@ impl Invocation {
             short_lease: None,
             tenant: None,
             began: None,
+            refusals: None,
         }
     }
 
@@ -100,6 +164,15 @@ impl Invocation {
     #[must_use]
     pub fn with_caller_waiting_until(self, until: Timestamp) -> Self {
         Self { caller_waits_until: Some(until), ..self }
+    }
+
+    /// Sets the refused steps of the run that the invocation is passed on from.
+    pub(crate) fn noting(self, refusals: Refusals) -> Self {
+        Self { refusals: Some(refusals), ..self }
+    }
+
+    pub(crate) fn refusals(&self) -> Option<&Refusals> {
+        self.refusals.as_ref()
     }
 
     /// Uses leases of this length, which are extended while the handler runs.

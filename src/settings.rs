@@ -7,7 +7,9 @@ use crate::error::{Error, ErrorKind};
 /// How to handle a claim whose executor ended without an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Execution {
-    /// The next delivery takes the stale claim over and runs the handler again.
+    /// The next delivery takes the stale claim over and runs the handler again. Exception: a claim that a version of the
+    /// function made under [`AtMostOnce`](Self::AtMostOnce) is never taken over, and the delivery gets
+    /// [`ErrorKind::OutcomeUnknown`].
     #[default]
     AtLeastOnce,
     /// Once the handler has started, it never starts again. If it ends without an answer, every later
@@ -16,22 +18,24 @@ pub enum Execution {
     ///
     /// The exception is a released key: the handler can then start again. The key is released by an operator, by your
     /// own call of [`Claim::release`](crate::Claim::release), by an HTTP response with [`Recording::Release`], or
-    /// because the handler returns this library's own retryable error, such as that of a nested step that's in
-    /// progress. The library can't look into the handler's error. Instead, when the handler fails, the library checks
-    /// whether your code still keeps a retryable error of a nested step, and releases the key if so. So drop each such
-    /// error that you don't return. The next run may repeat the effects from before the nested step. So before a nested
-    /// step, put only effects that may be repeated, or make each effect a separate step.
+    /// because the handler returns a nested step's refusal; see [`Settings::on_handler_error`]. The next run may repeat
+    /// the effects from before the nested step. So before a nested step, put only effects that may be repeated, or make
+    /// each effect a separate step.
     ///
     /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes a record with an
     /// unknown outcome. The table keeps one record for each crash until an operator settles the record.
-    /// `idempotency list --unresolved` lists these records.
+    /// `idempotency list --unresolved` lists these records. A claim without an expiry is never taken over: a version of
+    /// the function that runs at least once, such as the one before a deployment that's rolled back, gets
+    /// [`ErrorKind::OutcomeUnknown`] too.
     ///
     /// The library refuses what would allow a second run: unprotected runs ([`Settings::fail_open`]) when you build the
     /// [`Idempotency`](crate::Idempotency), and [`optimistic`](crate::Idempotency::optimistic) and `begin_in` when you
     /// call them.
     ///
     /// Settle a function's stale claims before you change the function from [`AtLeastOnce`](Self::AtLeastOnce). Those
-    /// claims have an expiry, so a TTL or a sweep can remove them, and the handler can then start again.
+    /// claims have an expiry, so a TTL or a sweep can remove them, and the handler can then start again. When you change
+    /// a function to `AtLeastOnce`, its unresolved claims stay unresolved. `idempotency run-again --function NAME`
+    /// lets their next deliveries run; [`Resolution::RunAgain`](crate::Resolution::RunAgain) does so in code.
     AtMostOnce,
 }
 
@@ -170,6 +174,22 @@ pub struct Settings {
     pub execution: Execution,
     /// How to settle the claim when the handler returns an error or panics. Default: release it, so that the next
     /// delivery runs the handler again.
+    ///
+    /// A failure isn't recorded if it may be the consequence of a step that was *refused*: a nested operation that
+    /// failed with this library's own [retryable](crate::Error::is_retryable) error, because another delivery runs it or
+    /// the store is down, for example, or that failed because the store rejected its request.
+    ///
+    /// - At least once, a handler that fails, panics or answers with a 5xx status releases its key if the last attempt
+    ///   of any of its steps in this run was refused, whatever the handler made of the refusal. A step that succeeds in
+    ///   a later attempt doesn't count. [`Failure::permanent`](crate::Failure::permanent) is recorded even so, and so is
+    ///   an HTTP response with [`Recording::Record`].
+    /// - At most once, a handler's error releases the key only if it's a refusal, or has one as a
+    ///   [`source`](std::error::Error::source). Every other failure is recorded, even a text that was made of a refusal.
+    ///   The library sees the sources of a boxed error, such as `lambda_runtime::Error`, and of a
+    ///   [`Failure`](crate::Failure). In any other error, it sees the refusals that the error's `Display` shows.
+    ///
+    /// A task that the handler spawns must [pass the invocation on](crate::Invocation::current), or its steps aren't
+    /// the run's.
     pub on_handler_error: Recording,
     /// How long a duplicate waits while another delivery runs the operation. After that, the duplicate is refused
     /// with [`ErrorKind::InProgress`]. Default: zero.

@@ -94,6 +94,14 @@ use proc_macro::TokenStream;
 /// The payload is borrowed while the body runs. If the body changes or consumes a parameter, compare a clone:
 /// `compare = order.clone()`.
 ///
+/// # Steps inside a handler
+///
+/// An idempotent function that a wrapped handler calls is a step of the handler. If the handler fails after the library
+/// refused the step because it may succeed later, at-least-once handlers release their key, even if failures are
+/// recorded. See [`Settings::on_handler_error`][on_handler_error].
+///
+/// [on_handler_error]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/settings/struct.Settings.html#structfield.on_handler_error
+///
 /// # On a method
 ///
 /// ```

@@ -15,7 +15,7 @@ use crate::{
     run::{
         begin::begin,
         claim::{Begun, Claim},
-        context::refused_within,
+        context::{attempting, refused_within},
         protect::{Protected, Target, as_it_is, protect},
         replay::Replay,
         response::Verdict,
@@ -140,8 +140,8 @@ impl<F: Format> Operation<F> {
     /// - [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): the key was used with another fingerprint.
     /// - [`ErrorKind::InProgress`](crate::ErrorKind::InProgress): another claim is live; see
     ///   [`Error::retry_after`].
-    /// - [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown): execution is at most once, and an earlier
-    ///   run ended without an answer.
+    /// - [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown): an earlier run ended without an answer, and
+    ///   execution is at most once, now or in that run.
     /// - [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained): the operation is done, but its response wasn't
     ///   kept.
     /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store couldn't be reached, or no time
@@ -163,8 +163,9 @@ impl<F: Format> Operation<F> {
             let way = self.idempotency.way();
             return Ok(Begun::Claimed(Claim::unenforced(driver, &key, fingerprint, &invocation, way).await));
         }
+        attempting(&invocation, &key);
         let begun = begin(driver, &key, fingerprint, &invocation).await;
-        begun.map_err(|refused| refused_within(refused.error))
+        begun.map_err(|refused| refused_within(&invocation, &key, refused.error))
     }
 
     /// Runs `operation` once for `key`, and answers every later call with its recorded result.
@@ -177,9 +178,16 @@ impl<F: Format> Operation<F> {
     /// it, and duplicates get [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained). If
     /// [`max_response`](crate::settings::Settings::max_response) is 0, duplicates get that error too.
     ///
+    /// A duplicate gets what the recorded form reads back as, and some values have no form of their own. In JSON,
+    /// `Some(())` of an `Option<()>` and `Some(None)` of an `Option<Option<_>>` read back as `None`, and a value of an
+    /// untagged enum as the first variant that fits. Debug builds and the testing kit compare the two values, and log
+    /// the error `result_reads_differently`. Return a type that distinguishes them. [A result's type can
+    /// change](crate::guide::recipes#change-a-results-type) while its records live, with care.
+    ///
     /// An error releases the key. With [`Recording::Record`](crate::settings::Recording::Record), the error is recorded
     /// instead: this call and every later call fail with [`RunError::Recorded`] and the same error type, so that a Step
-    /// Functions `Catch` handles them alike.
+    /// Functions `Catch` handles them alike. Exception: if a nested step was refused, the key is released; see
+    /// [`on_handler_error`](crate::settings::Settings::on_handler_error).
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -283,10 +291,11 @@ impl<F: Format> Operation<F> {
         Fut: Future<Output = Result<T, E>>,
     {
         let target_key = self.stored_key(key.borrow());
+        let invocation = self.idempotency.invocation();
         let target = Target {
             key: target_key.clone(),
             fingerprint: self.fingerprint_of(payload)?,
-            invocation: self.idempotency.invocation(),
+            invocation: invocation.clone(),
             cut_off: None,
             way: self.idempotency.way(),
         };
@@ -295,15 +304,16 @@ impl<F: Format> Operation<F> {
                 Ok(value) => return (Verdict::result::<T, F>(&target_key, &value), Ok(value)),
                 Err(error) => error,
             };
-            let OnError::Record(said) = policy.on(&error) else {
+            let OnError::Record(said) = policy.on_shown(&error) else {
                 return (Verdict::Release, Err((error, None)));
             };
             let described = || RecordedFailure::new(std::any::type_name::<E>(), error.to_string());
             let failure = said.unwrap_or_else(described);
             (Verdict::failure(&failure), Err((error, Some(failure))))
         };
+        attempting(&invocation, &target_key);
         let protected = protect(self.idempotency.driver(), target, operation, judge, as_it_is).await;
-        match protected.map_err(refused_within)? {
+        match protected.map_err(|error| refused_within(&invocation, &target_key, error))? {
             Protected::Ran(Ok(value)) | Protected::RanUnrecorded(Ok(value)) => Ok((value, None)),
             // This call gets the recorded failure too, like its duplicates.
             Protected::Ran(Err((_, Some(failure)))) => Err(RunError::Recorded(failure)),

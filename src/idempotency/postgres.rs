@@ -14,7 +14,7 @@ use crate::{
     run::{
         alone::first_call_until,
         claim::{Begun, Settled},
-        context::{OperationContext, Running, refused_within, within},
+        context::{OperationContext, Running, attempting, refused_within, within},
         driver::Driver,
         lease::Timing,
         postgres::{InTransaction, Records, cut_off_late, find_out_whether_committed, work_in_time},
@@ -97,9 +97,10 @@ impl<F: Format> Operation<F> {
     ) -> Result<Begun<InTransaction<'t>>, Error> {
         driver.settings.refuse_at_most_once("an operation in the caller's transaction")?;
         let key = self.stored_key(key);
+        attempting(invocation, &key);
         InTransaction::begin(driver, records, key.clone(), fingerprint, invocation)
             .await
-            .map_err(|refused| refused_within(refused.reported(&key).error))
+            .map_err(|refused| refused_within(invocation, &key, refused.reported(&key).error))
     }
 
     /// Runs `operation` once for `key` in a transaction on `client`, and records its result in the same transaction.
@@ -163,6 +164,7 @@ impl<F: Format> Operation<F> {
         let (shown, invocation) = (self.stored_key(key), self.idempotency().invocation());
         let driver = &self.idempotency().driver().begun(&invocation);
         let now = driver.now();
+        let refused = |error| refused_within(&invocation, &shown, error);
         let limits = Timing::of(&driver.settings, now, &invocation).limits;
         let ask_by = limits.ask_by.filter(|_| driver.settings.is_enforced());
         let beginning =
@@ -174,7 +176,7 @@ impl<F: Format> Operation<F> {
         let transaction = driver
             .in_time(now, ask_by, beginning)
             .await
-            .map_err(|error| refused_within(refusal_error(&shown, refusal, Some(error), now)))?;
+            .map_err(|error| refused(refusal_error(&shown, refusal, Some(error), now)))?;
         let records = Records::new(store, &transaction);
         let mut open = match self.lock_in(driver, &invocation, records, key, fingerprint).await? {
             Begun::Claimed(open) => open,
@@ -191,11 +193,11 @@ impl<F: Format> Operation<F> {
             Err(error) => {
                 drop(open);
                 roll_back(driver, store, transaction, limits).await;
-                return Err(refused_within(error).into());
+                return Err(refused(error).into());
             }
         };
         if result.is_err() {
-            refusals.pass_on();
+            refusals.pass_on(&shown);
         }
         let (owner, answer_by) = (open.owner(), open.answer_by());
         if let Some(unclaimed) = open.take_unclaimed() {
@@ -216,7 +218,7 @@ impl<F: Format> Operation<F> {
             return done;
         }
         let value = result.map_err(RunError::Handler)?;
-        match open.settle(Verdict::result::<T, F>(&shown, &value)).await.map_err(refused_within)? {
+        match open.settle(Verdict::result::<T, F>(&shown, &value)).await.map_err(refused)? {
             Settled::Recorded => {}
             Settled::Superseded(replay) => return replay.result_of::<T, F, E>(&shown),
         }
@@ -234,9 +236,9 @@ impl<F: Format> Operation<F> {
             Ok(()) => {}
             Err(error) if error.is_maybe_applied() => {
                 let found = find_out_whether_committed(driver, store, &shown, owner, error, until).await;
-                found.map_err(refused_within)?;
+                found.map_err(refused)?;
             }
-            Err(error) => return Err(refused_within(not_committed(&shown, error)).into()),
+            Err(error) => return Err(refused(not_committed(&shown, error)).into()),
         }
         observe::concluded(&shown);
         Ok(value)

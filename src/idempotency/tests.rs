@@ -20,6 +20,7 @@ mod outages;
 mod requests;
 mod results;
 mod settings;
+mod steps;
 mod stored;
 mod support;
 mod switch;

@@ -84,7 +84,7 @@ use serde_json::{Value, value::RawValue};
 use tower::{Layer, Service};
 
 use crate::{
-    error::{Error, ErrorKind, RecordedFailure, RunError, place},
+    error::{Error, ErrorKind, RecordedFailure, RunError, own, place},
     failure::{ErrorPolicy, OnError},
     fingerprint::{Fingerprint, FingerprintBuilder},
     future::BoxFuture,
@@ -465,12 +465,14 @@ fn judge<R: Serialize, E: Into<Diagnostic> + 'static>(
     match policy.on(&error) {
         OnError::Release => (Verdict::Release, Err(RunError::Handler(error))),
         // This delivery gets the recorded failure too, like its duplicates.
-        OnError::Record(said) => {
-            let failure = said.unwrap_or_else(|| {
-                let Diagnostic { error_type, error_message } = error.into();
-                RecordedFailure::new(error_type, error_message)
-            });
-            (Verdict::failure(&failure), Err(RunError::Recorded(failure)))
+        OnError::Record(Some(said)) => (Verdict::failure(&said), Err(RunError::Recorded(said))),
+        OnError::Record(None) => {
+            // The conversion writes the error's text, which shows a step's refusal if the error contains one.
+            let (diagnostic, is_refused) = own::refusal_shown_by(|| error.into());
+            let Diagnostic { error_type, error_message } = diagnostic;
+            let failure = RecordedFailure::new(error_type, error_message);
+            let verdict = if is_refused { Verdict::Release } else { Verdict::failure(&failure) };
+            (verdict, Err(RunError::Recorded(failure)))
         }
     }
 }

@@ -563,7 +563,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             {
                 return (Verdict::CompleteOmitted, Some(Instead::NotRetained));
             }
-            Ok(answer) => return (self.verdict(answer), None),
+            Ok(answer) => return (self.verdict(answer, policy), None),
         };
         let on_error = match result {
             Err(error) => policy.on(error),
@@ -572,22 +572,6 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let OnError::Record(said) = on_error else { return (Verdict::Release, None) };
         let failure = said.unwrap_or_else(|| RecordedFailure::new("HandlerError", how));
         (Verdict::failure(&failure), Some(Instead::OperationFailed(how)))
-    }
-
-    fn verdict(&self, answer: &Answer) -> Verdict {
-        match answer {
-            Answer::Whole(response) if self.is_recorded(response) => {
-                response::encode(response, &self.config.headers)
-                    .map_or(Verdict::CompleteOmitted, Verdict::complete)
-            }
-            // A response that wasn't read, because idempotency isn't enforced, may be an outcome too.
-            Answer::Streamed(response, Streamed::TooLarge | Streamed::Unrecorded)
-                if self.is_outcome_by_head(response) =>
-            {
-                Verdict::CompleteOmitted
-            }
-            _ => Verdict::Release,
-        }
     }
 
     /// Removes a replay marker that the handler set, since only a replay may have one.

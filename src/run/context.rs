@@ -1,13 +1,10 @@
 //! The context of a handler's future: its invocation, its claim, and what nested operations inherit from it.
 
-use std::{
-    future::Future,
-    sync::{Arc, Mutex, PoisonError, Weak},
-};
+use std::{future::Future, sync::Arc};
 
 use crate::{
     error::Error,
-    invocation::Invocation,
+    invocation::{Invocation, Refusals},
     key::StoredKey,
     run::{handle::ClaimHandle, staging::Staging},
 };
@@ -64,68 +61,31 @@ pub(crate) fn refuse_within_itself(key: &StoredKey) -> Result<(), Error> {
 impl OperationContext {
     /// Returns the context of an unprotected handler.
     pub(crate) fn unprotected(invocation: Invocation) -> Self {
-        Self { invocation, claim: None, staging: None, refusals: Refusals::inside(), running: outer() }
+        let refusals = Refusals::inside(refusals_around(&invocation));
+        Self { invocation, claim: None, staging: None, refusals, running: outer() }
     }
 }
 
-/// The library's own retryable errors that nested operations returned to a handler. The library keeps only weak
-/// references to them. If such an error still exists when the handler has returned, the library assumes that the
-/// handler's result contains it. If the handler fails, the next outer operation watches the error from then on.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Refusals {
-    watched: Arc<Mutex<Vec<Weak<()>>>>,
-    outer: Option<Arc<Self>>,
+/// Returns the refused steps of the run that an operation in `invocation` is a step of. A task that the run spawned
+/// gets them with the invocation.
+pub(crate) fn refusals_around(invocation: &Invocation) -> Option<Refusals> {
+    let around = CURRENT.try_with(|context| context.refusals.clone()).ok();
+    around.or_else(|| invocation.refusals().cloned())
 }
 
-impl Refusals {
-    /// Returns an empty `Refusals` for a new handler, nested inside the calling code's context.
-    pub(crate) fn inside() -> Self {
-        let outer = CURRENT.try_with(|context| Arc::new(context.refusals.clone())).ok();
-        Self { watched: Arc::default(), outer }
-    }
-
-    /// Whether the handler runs inside another handler's context.
-    #[cfg(feature = "testing")]
-    pub(crate) fn is_nested(&self) -> bool {
-        self.outer.is_some()
-    }
-
-    fn watch(&self, error: Error) -> Error {
-        if !error.is_retryable() {
-            return error;
-        }
-        let (error, watched) = error.watched();
-        self.add([watched]);
-        error
-    }
-
-    fn add(&self, errors: impl IntoIterator<Item = Weak<()>>) {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.retain(|error| error.strong_count() > 0);
-        watched.extend(errors);
-    }
-
-    /// Notes that the handler failed, and that its error isn't recorded. The handler's error may contain a nested
-    /// step's error that the handler kept. So the next outer operation watches the kept errors from now on.
-    pub(crate) fn pass_on(&self) {
-        let Some(outer) = &self.outer else { return };
-        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        outer.add(watched.into_iter().filter(|error| error.strong_count() > 0));
-    }
-
-    /// Whether one of these errors still exists, which means that the handler kept it.
-    pub(crate) fn is_any_kept(&self) -> bool {
-        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.iter().any(|error| error.strong_count() > 0)
+/// Notes that a step begins a new attempt.
+pub(crate) fn attempting(invocation: &Invocation, step: &StoredKey) {
+    if let Some(refusals) = refusals_around(invocation) {
+        refusals.note(step, false);
     }
 }
 
-/// Registers a nested operation's error, because the handler that called the operation may pass the error on.
-pub(crate) fn refused_within(error: Error) -> Error {
-    match surrounding() {
-        Some(context) => context.refusals.watch(error),
-        None => error,
+/// Notes that a step's attempt ended with this error of the library, and returns the error.
+pub(crate) fn refused_within(invocation: &Invocation, step: &StoredKey, error: Error) -> Error {
+    if let Some(refusals) = refusals_around(invocation).filter(|_| error.may_pass()) {
+        refusals.note(step, true);
     }
+    error.of_step()
 }
 
 tokio::task_local! {
@@ -138,7 +98,8 @@ pub(crate) fn surrounding() -> Option<OperationContext> {
 }
 
 /// Runs `future` in this context.
-pub(crate) fn within<F: Future>(context: OperationContext, future: F) -> impl Future<Output = F::Output> {
+pub(crate) fn within<F: Future>(mut context: OperationContext, future: F) -> impl Future<Output = F::Output> {
+    context.invocation = context.invocation.noting(context.refusals.clone());
     CURRENT.scope(context, future)
 }
 
@@ -146,7 +107,8 @@ impl Invocation {
     /// Returns the invocation that the calling code runs in. A task that a handler spawns has no invocation: call this
     /// before you spawn the task, and pass the result to the task's operations with
     /// [`Idempotency::for_invocation`](crate::Idempotency::for_invocation). Their leases and answers then respect the
-    /// deadline, and their keys include the tenant.
+    /// deadline, their keys include the tenant, and they count as the handler's steps if the handler
+    /// [fails](crate::settings::Settings::on_handler_error).
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Invocation, Key, store::memory::MemoryStore};

@@ -15,7 +15,7 @@ use crate::{
     error::{Error, ErrorKind, RecordedFailure},
     failure::ErrorPolicy,
     fingerprint::Fingerprint,
-    invocation::Invocation,
+    invocation::{Invocation, Refusals},
     key::StoredKey,
     observe,
     protocol::{Decline, End, Refusal},
@@ -24,7 +24,7 @@ use crate::{
         begin::begin,
         brake::Passage,
         claim::{Begun, Claim},
-        context::{OperationContext, Refusals, Running, within},
+        context::{OperationContext, Running, refusals_around, within},
         driver::{Declined, Driver, Ending},
         extension::keep,
         handle::ClaimHandle,
@@ -37,7 +37,7 @@ use crate::{
         staging::{AnyAnswer, OnDeclined, Staging},
         watch::{CutOff, Ended, watch},
     },
-    settings::{Execution, Recording},
+    settings::Execution,
     store::OwnWrites,
     time::{Clock, Timestamp},
 };
@@ -183,14 +183,15 @@ where
             observe::unprotected("store failure");
             let context = OperationContext::unprotected(invocation);
             let refusals = context.refusals.clone();
-            let running =
-                Box::pin(within(context, async { judged(driver, &mut judge, handler().await, &refusals).1 }));
+            let running = Box::pin(within(context, async {
+                judged(driver, &key, &mut judge, handler().await, &refusals).1
+            }));
             return unclaimed(driver.clock(), running).await.map(Protected::RanUnrecorded);
         }
         Err(refused) => return Err(refused.error.into()),
     };
     let staging = Staging::new(driver.store().clone(), key.clone());
-    let refusals = Refusals::inside();
+    let refusals = Refusals::inside(refusals_around(&invocation));
     let context = OperationContext {
         invocation,
         claim: right.handle(),
@@ -202,7 +203,7 @@ where
     // future. That future is boxed, since every future that contains it would otherwise reserve its size again.
     let running = Box::pin(within(context.clone(), async {
         let result = handler().await;
-        Ok(judged(driver, &mut judge, result, &refusals))
+        Ok(judged(driver, &key, &mut judge, result, &refusals))
     }));
     let mut ended: Ended<Result<_, Error>> = right.watch(driver.clock(), latest, running).await;
     right.report_run(&ended);
@@ -214,18 +215,18 @@ where
         let (verdict, answer) = match (ended, declined_error.take()) {
             (Ended::Returned(Ok(judged)), _) => judged,
             (Ended::Returned(Err(error)), _) => {
-                return Box::pin(give_up(driver, right, "a condition of the handler's writes failed", error))
-                    .await;
+                let why = "a condition of the handler's writes failed";
+                return Box::pin(give_up(driver, right, &refusals, why, error)).await;
             }
             // The handler has run, and only its `on_declined` closure didn't begin. So under at-most-once, the handler
             // must not run again.
             (Ended::NotBegun, Some(error)) => {
-                return Box::pin(give_up(driver, right, NOT_APPLIED, error)).await;
+                return Box::pin(give_up(driver, right, &refusals, NOT_APPLIED, error)).await;
             }
             (Ended::Panicked(payload), _) => {
                 observe::panicked(&key, right.generation());
                 // The caller gets the panic, however the settlement ends.
-                let _ = right.settle_with(panic_verdict(driver), None).await;
+                let _ = right.settle_with(panic_verdict(driver, &key, &refusals), None).await;
                 return Err(Stopped::Panicked(payload));
             }
             (Ended::CutOff, _) => {
@@ -247,7 +248,7 @@ where
         observe::not_committed(&key, &error, is_in_doubt);
         let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
         else {
-            return Box::pin(give_up(driver, right, NOT_APPLIED, error)).await;
+            return Box::pin(give_up(driver, right, &refusals, NOT_APPLIED, error)).await;
         };
         declined_error = Some(error);
         staging.reopen();
@@ -285,6 +286,7 @@ async fn allowed(
 async fn give_up<U>(
     driver: &Driver,
     mut right: Right,
+    refusals: &Refusals,
     message: &str,
     error: Error,
 ) -> Result<Protected<U>, Stopped> {
@@ -293,7 +295,7 @@ async fn give_up<U>(
     let passes = error.kind() == ErrorKind::Unavailable;
     let verdict = match driver.settings.execution {
         Execution::AtLeastOnce if passes => Verdict::Release,
-        _ => failure(driver, "Declined", message),
+        _ => failure(driver, right.key(), refusals, "Declined", message),
     };
     let settled = right.settle_with(verdict, None).await;
     let (key, answer_by) = (right.key(), right.answer_by());
@@ -316,47 +318,53 @@ async fn give_up<U>(
     }
 }
 
-/// Judges a handler's result.
+/// Judges the result of the handler of `key`.
 fn judged<T, U>(
     driver: &Driver,
+    key: &StoredKey,
     judge: &mut impl FnMut(T, ErrorPolicy) -> (Verdict, U),
     result: T,
     refusals: &Refusals,
 ) -> (Verdict, U) {
     let (verdict, answer) = judge(result, error_policy(driver, refusals));
-    (passed_on(verdict, refusals), answer)
+    (passed_on(key, verdict, refusals), answer)
 }
 
-/// If the verdict records nothing, passes the refusals on to the next outer operation.
-fn passed_on(verdict: Verdict, refusals: &Refusals) -> Verdict {
+/// If the verdict records nothing, passes a refusal on to the next outer operation.
+fn passed_on(key: &StoredKey, verdict: Verdict, refusals: &Refusals) -> Verdict {
     if matches!(verdict, Verdict::Release | Verdict::Interrupted) {
-        refusals.pass_on();
+        refusals.pass_on(key);
     }
     verdict
 }
 
-/// Decides whether a handler's error is recorded. An error that contains this library's own retryable
-/// refusal of a nested step isn't recorded, even under at-most-once: a recorded error would prevent the retry that
-/// runs the step.
+/// Decides whether a handler's failure is recorded.
 fn error_policy(driver: &Driver, refusals: &Refusals) -> ErrorPolicy {
-    let on_error = match driver.settings.effective_on_handler_error() {
-        Recording::Record if refusals.is_any_kept() => Recording::Release,
-        policy => policy,
-    };
-    ErrorPolicy { on_error, execution: driver.settings.execution }
-}
-
-/// Returns the verdict for a failed handler.
-fn failure(driver: &Driver, error_type: &str, message: &str) -> Verdict {
-    match driver.settings.effective_on_handler_error() {
-        Recording::Release => Verdict::Release,
-        Recording::Record => Verdict::failure(&RecordedFailure::new(error_type, message)),
+    ErrorPolicy {
+        on_error: driver.settings.effective_on_handler_error(),
+        execution: driver.settings.execution,
+        is_step_refused: refusals.is_any(),
     }
 }
 
-/// Returns the verdict for a handler that panicked.
-fn panic_verdict(driver: &Driver) -> Verdict {
-    match failure(driver, "Panic", "the handler panicked") {
+/// Returns the verdict for a handler of `key` that failed without an error of its own.
+fn failure(
+    driver: &Driver,
+    key: &StoredKey,
+    refusals: &Refusals,
+    error_type: &str,
+    message: &str,
+) -> Verdict {
+    let verdict = match error_policy(driver, refusals).records() {
+        false => Verdict::Release,
+        true => Verdict::failure(&RecordedFailure::new(error_type, message)),
+    };
+    passed_on(key, verdict, refusals)
+}
+
+/// Returns the verdict for a handler of `key` that panicked.
+fn panic_verdict(driver: &Driver, key: &StoredKey, refusals: &Refusals) -> Verdict {
+    match failure(driver, key, refusals, "Panic", "the handler panicked") {
         // The handler gave no answer, and the next run must learn of that.
         Verdict::Release => Verdict::Interrupted,
         recorded => recorded,
@@ -383,7 +391,7 @@ where
     match on_declined(details).and_then(again) {
         Some(answer) => {
             let result = answer.await;
-            Ok(judged(driver, judge, result, refusals))
+            Ok(judged(driver, key, judge, result, refusals))
         }
         None => Err(wrong_closure_type::<T>(key)),
     }

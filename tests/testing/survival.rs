@@ -6,11 +6,11 @@ use std::sync::{
 };
 
 use lambda_idempotency::{
-    Begun, Fingerprint, Idempotency, Key, Settled, current,
-    settings::Execution,
+    Begun, ErrorKind, Failure, Fingerprint, Idempotency, Key, RunError, Settled, current,
+    settings::{Execution, Recording},
     testing::{Bench, Changes, Event, Function, Ledger, Mistake, Survival, key_of, survive},
 };
-use lambda_runtime::{LambdaEvent, service_fn};
+use lambda_runtime::{LambdaEvent, service_fn, tower::ServiceBuilder};
 use serde_json::Value;
 
 use super::{DEARER, ORDER, OTHER, charge_with_key, safe, unsafe_one};
@@ -358,4 +358,58 @@ fn random_keys_and_events_are_accepted() {
     proptest!(Config::with_cases(30), |(event in strategies::orders("orders"))| {
         prop_assert!(event.text().contains("aws:sqs"));
     });
+}
+
+/// Returns a function whose handler makes a text of each step's error, and whose failures are recorded.
+fn with_errors_as_text(bench: &Bench) -> Function {
+    let idempotency = bench.builder().on_handler_error(Recording::Record).build().unwrap();
+    let (steps, ledger) = (bench.idempotency(), bench.ledger());
+    let handler = move |event: LambdaEvent<Value>| {
+        let (steps, ledger) = (steps.clone(), ledger.clone());
+        async move {
+            let order = event.payload;
+            let charge = || charge_with_key(&ledger, &order);
+            let step = steps.operation("charge")?;
+            let key = Key::new(order["id"].as_str().unwrap_or_default())?;
+            step.run(key, &order, charge).await.map_err(|error| match error {
+                RunError::Handler(error) => Failure::transient(error),
+                // An unreadable record isn't a refusal: only an operator can change it.
+                RunError::Idempotency(error) if error.kind() == ErrorKind::Corrupt => {
+                    Failure::transient(error)
+                }
+                refused => format!("charge failed: {refused}").into(),
+            })
+        }
+    };
+    let key = |order: &Value| Key::new(order["id"].as_str().unwrap_or_default());
+    Function::lambda::<_, Box<serde_json::value::RawValue>>(
+        ServiceBuilder::new().layer(idempotency.events(key)).service(service_fn(handler)),
+    )
+}
+
+/// A step that's refused because of a fault never makes the handler's failure permanent.
+#[test]
+fn errors_of_steps_as_text_are_survived() {
+    let report = survive(with_errors_as_text, &order());
+    assert!(report.findings().is_empty(), "{report}");
+}
+
+/// A duplicate gets `None`, and the run gets `Some(())`.
+#[test]
+fn results_that_read_differently_are_found() {
+    let vague = |bench: &Bench| {
+        let idempotency = bench.idempotency();
+        Function::new(move |order: Value| {
+            let idempotency = idempotency.clone();
+            async move {
+                let key = Key::new(order["id"].as_str().unwrap_or_default())?;
+                let step = idempotency.operation("print")?;
+                step.run(key, &order, || async { Ok::<_, super::Error>(Some(())) }).await?;
+                Ok::<_, super::Error>("printed")
+            }
+        })
+    };
+    let report = survive(vague, &Event::json(ORDER));
+    let found = report.findings().iter().find(|found| found.mistake == Mistake::AnswersDiffer);
+    assert!(found.is_some_and(|found| found.what.contains("Option<()>")), "{report}");
 }

@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use lambda_http::{Body, IntoResponse, request::RequestContext};
 
 use super::{BoxError, HttpLayer, front_end, problem::ProblemKind};
-use crate::observe;
+use crate::{observe, settings::Recording};
 
 /// The body of a response from a function that [streams](HttpLayer::streaming). A body that was recorded is whole, and
 /// so is the body of a replay or a problem. Any other body is the handler's own, as it arrives.
@@ -172,6 +172,15 @@ impl Answer {
             Self::Whole(response) => response.headers_mut(),
             Self::Streamed(response, _) => response.headers_mut(),
         }
+    }
+
+    /// Whether the answer has a 5xx status, and the handler hasn't said whether it's the outcome.
+    pub(super) fn is_undecided_failure(&self) -> bool {
+        let (status, extensions) = match self {
+            Self::Whole(response) => (response.status(), response.extensions()),
+            Self::Streamed(response, _) => (response.status(), response.extensions()),
+        };
+        status.is_server_error() && extensions.get::<Recording>().is_none()
     }
 
     pub(super) fn into_streaming(self) -> Response<ResponseBody> {

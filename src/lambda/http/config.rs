@@ -364,8 +364,10 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// Decides from the whole response, and not only from its status, whether it's the operation's outcome. If the
-    /// response carries a [`Recording`](crate::settings::Recording), that decides, and the closure isn't called. For a
-    /// streamed response that is too large to record, the status decides.
+    /// response carries a [`Recording`](crate::settings::Recording), that decides, and the closure isn't called. It isn't
+    /// called either for a 5xx status after one of the handler's steps was
+    /// [refused](crate::settings::Settings::on_handler_error): the key is released. For a streamed response that is too
+    /// large to record, the status decides.
     ///
     /// Under at-most-once, the closure is never called, and this method logs a warning. Any response may have come
     /// after an effect, so every response is recorded unless it carries

@@ -3,8 +3,16 @@
 use ::http::{Response, StatusCode};
 use lambda_http::Body;
 
-use super::HttpLayer;
-use crate::settings::{Execution, Recording};
+use super::{
+    HttpLayer,
+    answer::{Answer, Streamed},
+    response,
+};
+use crate::{
+    failure::ErrorPolicy,
+    run::response::Verdict,
+    settings::{Execution, Recording},
+};
 
 /// The statuses below 500 that release the key under at-least-once. They mean that the operation didn't begin, or
 /// that the same body may succeed with other headers, with other permissions, or after a deployment.
@@ -44,6 +52,27 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         }
     }
 
+    /// Decides whether a response, which the handler returned, is recorded.
+    pub(super) fn verdict(&self, answer: &Answer, policy: ErrorPolicy) -> Verdict {
+        match answer {
+            // The handler failed after a step was refused that may succeed later. `record_when` isn't asked.
+            _ if policy.is_step_refused && !policy.records() && answer.is_undecided_failure() => {
+                Verdict::Release
+            }
+            Answer::Whole(response) if self.is_recorded(response) => {
+                response::encode(response, &self.config.headers)
+                    .map_or(Verdict::CompleteOmitted, Verdict::complete)
+            }
+            // A response that wasn't read, because idempotency isn't enforced, may be an outcome too.
+            Answer::Streamed(response, Streamed::TooLarge | Streamed::Unrecorded)
+                if self.is_outcome_by_head(response) =>
+            {
+                Verdict::CompleteOmitted
+            }
+            _ => Verdict::Release,
+        }
+    }
+
     pub(super) fn is_at_most_once(&self) -> bool {
         self.idempotency.settings().execution == Execution::AtMostOnce
     }
@@ -52,18 +81,16 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        failure::ErrorPolicy,
-        idempotency::Idempotency,
-        lambda::http::{answer::Answer, response},
-        run::response::Verdict,
-        store::memory::MemoryStore,
-    };
+    use crate::{idempotency::Idempotency, store::memory::MemoryStore};
 
     #[test]
     fn largest_deliverable_response_is_recorded() {
         let idempotency = Idempotency::builder(MemoryStore::new()).function("payments").build().unwrap();
-        let policy = ErrorPolicy { on_error: Recording::Release, execution: Execution::AtLeastOnce };
+        let policy = ErrorPolicy {
+            on_error: Recording::Release,
+            execution: Execution::AtLeastOnce,
+            is_step_refused: false,
+        };
         let judged = |short_of: usize| {
             let response = Response::new(Body::from("paid"));
             let most = response::delivered_bytes(&response) - short_of;

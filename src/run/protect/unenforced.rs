@@ -6,11 +6,12 @@ use super::{NOT_APPLIED, Stopped, Target, answer_declined, failure, judged, pani
 use crate::{
     error::{Error, ErrorKind},
     failure::ErrorPolicy,
+    invocation::Refusals,
     observe,
     protocol::Decline,
     run::{
         alone::{Alone, commit_alone},
-        context::{OperationContext, Refusals, Running, refuse_within_itself, within},
+        context::{OperationContext, Running, refusals_around, refuse_within_itself, within},
         driver::Driver,
         lease::Timing,
         optimistic::Way,
@@ -50,7 +51,7 @@ where
     };
     let timing = Timing::of(&driver.settings, driver.now(), &invocation);
     let staging = Staging::new(driver.store().clone(), key.clone());
-    let refusals = Refusals::inside();
+    let refusals = Refusals::inside(refusals_around(&invocation));
     let context = OperationContext {
         invocation,
         claim: (way == Way::Claimed).then(|| unclaimed_handle(driver, &key, &timing)),
@@ -60,7 +61,7 @@ where
     };
     let running = Box::pin(within(context.clone(), async {
         let result = handler().await;
-        Ok(judged(driver, &mut judge, result, &refusals))
+        Ok(judged(driver, &key, &mut judge, result, &refusals))
     }));
     let mut ended = with_company(driver, running, &mut asking).await;
     let mut declined_error: Option<Error> = None;
@@ -69,12 +70,12 @@ where
         let (verdict, answer) = match ended {
             Ended::Returned(Ok(judged)) => judged,
             Ended::Returned(Err(error)) => {
-                beside.conclude(asking, failure(driver, "Declined", NOT_APPLIED)).await;
+                beside.conclude(asking, failure(driver, &key, &refusals, "Declined", NOT_APPLIED)).await;
                 return Err(Stopped::Refused(error));
             }
             Ended::Panicked(payload) => {
                 observe::panicked(&key, None);
-                beside.conclude(asking, panic_verdict(driver)).await;
+                beside.conclude(asking, panic_verdict(driver, &key, &refusals)).await;
                 return Err(Stopped::Panicked(payload));
             }
             // Unreachable: there's no limit.
@@ -120,7 +121,7 @@ where
         observe::not_committed(&key, &error, false);
         let verdict = match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Unrecorded => Verdict::Interrupted,
-            _ => failure(driver, "Declined", NOT_APPLIED),
+            _ => failure(driver, &key, &refusals, "Declined", NOT_APPLIED),
         };
         beside.conclude(asking, verdict).await;
         return Err(Stopped::Refused(error));

@@ -6,6 +6,7 @@ use lambda_http::{
     http::{HeaderName, Method},
 };
 use lambda_idempotency::{
+    Begun, Fingerprint, Key,
     lambda::http::{HttpLayer, ProblemKind},
     settings::Recording,
 };
@@ -184,6 +185,36 @@ async fn recording_follows_handler_then_setting_then_status() {
         (503, false),
         "`Release` says that nothing happened, so a later attempt may run"
     );
+}
+
+/// A handler answers 503 because a step is in progress elsewhere. `record_when` would record every response.
+#[tokio::test]
+async fn refused_step_releases_despite_record_when() {
+    let everything = || idempotency().http().record_when(|_| true);
+    for (status, said, is_recorded) in
+        [(503, None, false), (503, Some(Recording::Record), true), (422, None, true)]
+    {
+        let step = idempotency().operation("step").unwrap();
+        let key = Key::new("held").unwrap();
+        let fingerprint = Fingerprint::of(&1).unwrap();
+        let Ok(Begun::Claimed(_held)) = step.begin(&key, fingerprint).await else { panic!("not claimed") };
+        let answer = move |_: Request| {
+            let (step, key) = (step.clone(), key.clone());
+            async move {
+                let refused = step.run(&key, &1, || async { Ok::<_, Infallible>("done".to_owned()) }).await;
+                let mut response = Response::builder().status(status).body(Body::Empty).unwrap();
+                assert!(refused.is_err());
+                if let Some(said) = said {
+                    response.extensions_mut().insert(said);
+                }
+                Ok::<_, Infallible>(response)
+            }
+        };
+        let service = everything().layer(service_fn(answer));
+        service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!((again.status().as_u16(), is_replay(&again)), (status, is_recorded), "{status} {said:?}");
+    }
 }
 
 #[tokio::test]
