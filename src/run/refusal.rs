@@ -1,6 +1,6 @@
 //! Every error that an operation's caller gets: one function for each cause.
 
-use std::{any::type_name, error::Error as _, time::Duration};
+use std::{any::type_name, time::Duration};
 
 use crate::{
     error::{Error, ErrorKind},
@@ -86,8 +86,24 @@ fn because(error: Error, cause: Option<StoreError>) -> Error {
     }
 }
 
+/// Adds the cause of a rejection, whose sentence the error's own sentence repeats: most people don't look at a source.
+/// The store's sentence has the code and what to do next. Its source, which only the log shows, has the server's own
+/// text, with ARNs and other names.
+fn rejected_because(error: Error, cause: Option<StoreError>) -> Error {
+    match cause.and_then(StoreError::into_source) {
+        Some(source) => error.rejection().with_source(source),
+        None => error.rejection(),
+    }
+}
+
 pub(crate) fn store_error(key: &StoredKey, what: &str, error: StoreError) -> Error {
-    Error::new(kind(error.kind()), format!("{key}: {what}")).with_source(error)
+    match kind(error.kind()) {
+        ErrorKind::Invalid => {
+            let message = format!("{key}: {what}: {error}");
+            rejected_because(Error::new(ErrorKind::Invalid, message), Some(error))
+        }
+        kind => Error::new(kind, format!("{key}: {what}")).with_source(error),
+    }
 }
 
 /// Returns the error for a claim that failed or had to be released.
@@ -117,7 +133,7 @@ fn refused(
         Refusal::OutcomeUnknown => Error::new(
             ErrorKind::OutcomeUnknown,
             format!(
-                "{key}: an earlier run ended without an answer, and at most one run is allowed; settle the \
+                "{key}: an earlier run ended without an answer, and it was allowed to run at most once; settle the \
                  record by hand: `idempotency inspect` shows how"
             ),
         ),
@@ -136,10 +152,8 @@ fn refused(
         }
         Refusal::Rejected => {
             let why = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
-            return Error::new(
-                ErrorKind::Invalid,
-                format!("{key}: the store rejects the request{why}; {missing}"),
-            );
+            let message = format!("{key}: the store rejects the request{why}; {missing}");
+            return rejected_because(Error::new(ErrorKind::Invalid, message), cause);
         }
         Refusal::Corrupt => Error::new(
             ErrorKind::Corrupt,
@@ -316,14 +330,12 @@ pub(super) fn declined(key: &StoredKey, why: Decline, cause: Option<StoreError>,
         }
         Decline::Store(why) => kind(why),
     };
-    // The message itself says what to correct: most people don't look at an error's source.
-    let reason = cause.as_ref().filter(|_| kind == ErrorKind::Invalid).map(|cause| match cause.source() {
-        Some(inner) => format!(": {cause} ({inner})"),
-        None => format!(": {cause}"),
-    });
-    let reason = reason.unwrap_or_default();
-    let message = format!("{key}: the handler's writes couldn't be applied{reason}; {written}");
-    because(Error::new(kind, message), cause.filter(|_| kind != ErrorKind::Invalid))
+    let message = |reason| format!("{key}: the handler's writes couldn't be applied{reason}; {written}");
+    let Some(cause) = cause.filter(|_| kind == ErrorKind::Invalid) else {
+        return Error::new(kind, message(String::new()));
+    };
+    let reason = format!(": {cause}");
+    rejected_because(Error::new(kind, message(reason)), Some(cause))
 }
 
 /// Returns the error for a transaction of the caller that certainly wasn't committed, and reports the error.

@@ -10,13 +10,13 @@ const MAX_MESSAGE_BYTES: usize = 500;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// The store can't be reached, is throttled, or doesn't answer.
+    /// The store can't be reached, is throttled, or doesn't answer, or the credentials have expired.
     Unavailable,
     /// Another transaction is using the record. The write wasn't applied, unless the error is [marked as
     /// ambiguous](StoreError::is_maybe_applied).
     Conflict,
     /// The store rejects the request itself: the table doesn't exist or has another key schema, a permission is
-    /// missing, or the credentials have expired. It may accept the same request later.
+    /// missing, or the credentials are wrong. It may accept the same request later.
     Rejected,
     /// The store never accepts this content, because it's too large for one record or has characters that the store
     /// can't hold. The library then settles without the response.
@@ -52,6 +52,11 @@ impl StoreError {
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync + 'static>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// Returns the cause, for an error that repeats this error's sentence.
+    pub(crate) fn into_source(self) -> Option<Box<dyn StdError + Send + Sync + 'static>> {
+        self.source
     }
 
     /// The category of the error.

@@ -44,7 +44,7 @@ const CODES: [(u16, &str, &str, StoreErrorKind); 33] = [
     (400, "ResourceInUseException", "being created", Rejected),
     (400, "AccessDeniedException", "not authorized", Rejected),
     (400, "UnrecognizedClientException", "The security token included in the request is invalid.", Rejected),
-    (400, "ExpiredTokenException", "The security token included in the request is expired", Rejected),
+    (400, "ExpiredTokenException", "The security token included in the request is expired", Unavailable),
     (400, "InvalidSignatureException", "Signature expired", Rejected),
     (403, "SignatureDoesNotMatch", "no", Rejected),
     (403, "RequestTimeTooSkewed", "no", Rejected),

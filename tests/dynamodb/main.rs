@@ -17,6 +17,7 @@ mod fixtures;
 mod golden;
 mod lasting;
 mod parts;
+mod rejections;
 mod scan;
 mod tables;
 mod transactions;

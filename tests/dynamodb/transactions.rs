@@ -354,7 +354,7 @@ async fn writes_are_reported_unapplied_only_if_certain() {
             Unavailable,
             false,
         ),
-        ("expired", vec![Reply::error(400, "ExpiredTokenException", "no")], Rejected, false),
+        ("expired", vec![Reply::error(400, "ExpiredTokenException", "no")], Unavailable, false),
         ("no table", vec![Reply::error(400, "ResourceNotFoundException", "no")], Rejected, false),
         ("denied", vec![Reply::error(400, "AccessDeniedException", "no")], Rejected, false),
         ("no reasons", vec![Reply::error(400, "TransactionCanceledException", "?")], Conflict, false),

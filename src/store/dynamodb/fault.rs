@@ -57,6 +57,8 @@ pub(super) enum Class {
     TooLarge,
     /// A transaction is invalid, because of one of the handler's writes or a combination of them.
     WrongWrites,
+    /// The credentials have expired. The environment renews them.
+    ExpiredCredentials,
     /// The service rejects the request for another reason: permission, account, credentials.
     Refused,
 }
@@ -132,6 +134,7 @@ impl Class {
         match self {
             // Missing credentials may be temporary, because a service provides them.
             Self::NoCredentials
+            | Self::ExpiredCredentials
             | Self::NotSent
             | Self::TimedOut
             | Self::NotReached
@@ -140,7 +143,7 @@ impl Class {
             | Self::Throttled => StoreErrorKind::Unavailable,
             Self::Conflict => StoreErrorKind::Conflict,
             // These errors may be temporary: someone may create or restore the table, fix a role or a key's policy,
-            // renew credentials, or set a clock.
+            // replace credentials, or set a clock.
             Self::NotBuilt | Self::MissingTable | Self::Invalid | Self::Refused => StoreErrorKind::Rejected,
             Self::TooLarge | Self::WrongWrites => StoreErrorKind::Unstorable,
         }
@@ -155,6 +158,7 @@ impl Class {
             "TransactionConflictException" | "ReplicatedWriteConflictException" => Self::Conflict,
             "ResourceNotFoundException" => Self::MissingTable,
             "ValidationException" => Self::Invalid,
+            "ExpiredTokenException" | "ExpiredToken" => Self::ExpiredCredentials,
             _ if server_error => Self::ServerError,
             _ => Self::Refused,
         }
@@ -224,6 +228,45 @@ impl Fault {
         StoreError::new(self.class.kind(), message).maybe_applied(self.maybe_applied).with_source(self.cause)
     }
 
+    /// DynamoDB's error code, if it looks like one.
+    fn code(&self) -> Option<&str> {
+        let is_code = |code: &&str| code.len() <= 64 && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        self.cause.code.as_deref().filter(is_code)
+    }
+
+    /// DynamoDB's reason for a rejection, and what to do next. The reason is only the error code, since the message may
+    /// contain ARNs, which callers mustn't see. The message is in the error's source, and so in the log.
+    pub(super) fn reason(&self) -> String {
+        let code = self.code().unwrap_or("no error code");
+        let advice = match (self.class, code) {
+            // Such a message is one of the known parts.
+            (Class::WrongWrites, "ValidationException" | "ValidationError") => {
+                return format!("{code}: {}", self.cause.text);
+            }
+            (_, code) if code.starts_with("KMS") || code == "InaccessibleEncryptionCredentialsException" => {
+                "check the table's KMS key, and the role's permissions for the key"
+            }
+            (_, code) if code.starts_with("AccessDenied") => {
+                "give the function's role the action that the log names"
+            }
+            (_, "RequestExpired" | "RequestTimeTooSkewed") => "set the clock of this machine",
+            (
+                _,
+                "UnrecognizedClientException"
+                | "InvalidClientTokenId"
+                | "InvalidSignatureException"
+                | "SignatureDoesNotMatch"
+                | "IncompleteSignature"
+                | "IncompleteSignatureException"
+                | "MissingAuthenticationToken"
+                | "MissingAuthenticationTokenException",
+            ) => "check the AWS credentials, the Region and the clock",
+            (_, "ValidationException") => "run `idempotency table check`",
+            _ => "the log has DynamoDB's message",
+        };
+        format!("{code}; {advice}")
+    }
+
     fn message(&self, table: &str, region: Option<&str>) -> String {
         let place = self.place(region);
         match self.class {
@@ -256,10 +299,17 @@ impl Fault {
                  limit"
             ),
             Class::WrongWrites => {
-                format!("DynamoDB rejected the transaction{place}: one of the handler's writes is invalid")
+                format!(
+                    "DynamoDB rejected the transaction{place}: one of the handler's writes is invalid: {}",
+                    self.reason()
+                )
             }
+            Class::ExpiredCredentials => format!(
+                "DynamoDB rejected the request to table `{table}`{place}, because the AWS credentials have expired; \
+                 retry once they're renewed"
+            ),
             Class::Invalid | Class::Refused => {
-                format!("DynamoDB rejected the request to table `{table}`{place}")
+                format!("DynamoDB rejected the request to table `{table}`{place}: {}", self.reason())
             }
         }
     }
@@ -295,11 +345,32 @@ where
             };
             let message = meta.message().unwrap_or_default();
             let class = Class::of_code(code, message, status.is_server_error());
-            let text = sentence(meta.message().unwrap_or("no message")).to_owned();
+            let text = without_credentials(code, sentence(meta.message().unwrap_or("no message"))).to_owned();
             (class, Cause { text, code: Some(code.to_owned()), request_id })
         }
         // The text is fixed, because a parser's error may quote its input.
         _ => (Class::Unreadable, plain("the response isn't from DynamoDB")),
+    }
+}
+
+/// Returns `message` with `…` in place of each ARN.
+pub(super) fn without_arns(message: &str) -> String {
+    let mut words = message.split(' ');
+    let first = words.next().unwrap_or_default().to_owned();
+    let shown = |word: &'_ str| match word.find("arn:") {
+        Some(at) => format!("{}…", &word[..at]),
+        None => word.to_owned(),
+    };
+    words.fold(shown(&first), |text, word| text + " " + &shown(word))
+}
+
+/// Returns `message` without the parts of a request's signature. DynamoDB's messages about a signature that it can't
+/// read quote the request's header.
+fn without_credentials<'a>(code: &str, message: &'a str) -> &'a str {
+    let quotes = code.contains("Signature") || code.contains("AuthenticationToken");
+    match message.find("Authorization").filter(|_| quotes) {
+        Some(at) => message[..at].trim_end(),
+        None => message,
     }
 }
 
@@ -359,6 +430,19 @@ mod tests {
     }
 
     #[test]
+    fn callers_see_neither_arns_nor_signatures() {
+        let denied =
+            "User: arn:aws:sts::1:assumed-role/pay is not authorized on 'arn:aws:dynamodb:eu:1:table/t'";
+        assert_eq!(without_arns(denied), "User: … is not authorized on '…");
+        assert_eq!(without_arns("arn:a b"), "… b");
+        assert_eq!(without_arns(""), "");
+        let header =
+            "Authorization header requires 'Signature'. Authorization=AWS4-HMAC-SHA256 Credential=AKIA";
+        assert_eq!(without_credentials("IncompleteSignatureException", header), "");
+        assert_eq!(without_credentials("AccessDeniedException", header), header);
+    }
+
+    #[test]
     fn every_code_maps_to_its_kind() {
         use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
         for code in THROTTLES {
@@ -378,8 +462,8 @@ mod tests {
             ("AccessDenied", false, Rejected),
             ("UnrecognizedClientException", false, Rejected),
             ("InvalidClientTokenId", false, Rejected),
-            ("ExpiredTokenException", false, Rejected),
-            ("ExpiredToken", false, Rejected),
+            ("ExpiredTokenException", false, Unavailable),
+            ("ExpiredToken", false, Unavailable),
             ("RequestExpired", false, Rejected),
             ("RequestTimeTooSkewed", false, Rejected),
             ("InvalidSignatureException", false, Rejected),

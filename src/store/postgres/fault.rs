@@ -357,7 +357,10 @@ impl Fault {
 
     /// Converts to the store's error, about `table` at `place`.
     pub(super) fn into_error(self, table: &str, place: &str) -> StoreError {
-        let message = self.message(table, place);
+        let mut message = self.message(table, place);
+        if let (StoreErrorKind::Rejected, Some(code)) = (self.class.kind(), &self.cause.code) {
+            message.push_str(&format!(" (SQLSTATE {code})"));
+        }
         StoreError::new(self.class.kind(), message).maybe_applied(self.maybe_applied).with_source(self.cause)
     }
 

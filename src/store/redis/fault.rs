@@ -207,7 +207,11 @@ impl Fault {
 
     /// Converts to the store's error. `maybe_applied` says whether any attempt may have been applied.
     pub(super) fn into_error(self, maybe_applied: bool) -> StoreError {
-        let error = StoreError::new(self.kind(), self.message()).maybe_applied(maybe_applied);
+        let mut message = self.message();
+        if let (StoreErrorKind::Rejected, Some(Cause(answer))) = (self.kind(), &self.cause) {
+            message.push_str(&format!(" ({answer})"));
+        }
+        let error = StoreError::new(self.kind(), message).maybe_applied(maybe_applied);
         match self.cause {
             Some(cause) => error.with_source(cause),
             None => error,

@@ -12,7 +12,7 @@ use crate::{
         dynamodb::{
             DynamoDbStore,
             attempts::Findings,
-            fault::{Class, Fault, is_about_size, without_values},
+            fault::{Class, Fault, is_about_size, without_arns, without_values},
         },
         error::sentence,
     },
@@ -87,7 +87,7 @@ impl DynamoDbStore {
                 if class == Class::Invalid {
                     fault = fault.of_class(Class::WrongWrites);
                 }
-                alone(fault.class, &transaction, &place)
+                alone(&fault, &transaction, &place)
             }
             (Some(_), Class::MissingTable) => format!(
                 "DynamoDB rejected {transaction}{place}: this table or a table of the handler's writes doesn't exist; \
@@ -169,8 +169,10 @@ impl DynamoDbStore {
             let is_for_good = is_about_size(code, message) || (is_the_handlers && code == INVALID);
             let kind = if is_for_good { StoreErrorKind::Unstorable } else { StoreErrorKind::Rejected };
             let shown = if is_the_handlers { without_values(code, message) } else { sentence(message) };
-            let text = format!("DynamoDB rejected the transaction because of {what}: {code}: {shown}");
-            StoreError::new(kind, text)
+            // Callers see the text. Only the log shows ARNs.
+            let text = without_arns(shown);
+            let text = format!("DynamoDB rejected the transaction because of {what}: {code}: {text}");
+            StoreError::new(kind, text).with_source(format!("{code}: {shown}"))
         };
         if is_wrong(records) {
             return Some(told(format!("the record in table `{}`", self.inner.table), records, false));
@@ -195,8 +197,8 @@ impl DynamoDbStore {
 
 /// Describes an error of a `transaction` without a record. The description names no table, because the error doesn't
 /// say which of the handler's tables caused it.
-fn alone(class: Class, transaction: &str, place: &str) -> String {
-    match class {
+fn alone(fault: &Fault, transaction: &str, place: &str) -> String {
+    match fault.class {
         Class::NotBuilt => format!("{transaction} couldn't be built"),
         Class::NoCredentials => format!(
             "{transaction} wasn't sent, because no AWS credentials were found; set AWS_PROFILE, or AWS_ACCESS_KEY_ID \
@@ -224,9 +226,14 @@ fn alone(class: Class, transaction: &str, place: &str) -> String {
                 "DynamoDB{place} rejected {transaction}: one of its items is too large, or all its items together are"
             )
         }
-        Class::Invalid | Class::WrongWrites => {
-            format!("DynamoDB{place} rejected {transaction}: one of the handler's writes is invalid")
-        }
-        Class::Refused => format!("DynamoDB{place} rejected {transaction}"),
+        Class::Invalid | Class::WrongWrites => format!(
+            "DynamoDB{place} rejected {transaction}: one of the handler's writes is invalid: {}",
+            fault.reason()
+        ),
+        Class::ExpiredCredentials => format!(
+            "DynamoDB{place} rejected {transaction}, because the AWS credentials have expired; retry once they're \
+             renewed"
+        ),
+        Class::Refused => format!("DynamoDB{place} rejected {transaction}: {}", fault.reason()),
     }
 }
