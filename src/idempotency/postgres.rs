@@ -226,7 +226,7 @@ impl<F: Format> Operation<F> {
         if driver.settings.cut_off && invocation.deadline().is_some_and(|deadline| now >= deadline) {
             // The process was frozen since its work ended.
             roll_back(driver, store, transaction, limits).await;
-            return Err(refused_within(cut_off_late(&shown, now)).into());
+            return Err(refused(cut_off_late(&shown, now)).into());
         }
         // If less than the reserve is left until the answer is due, the commit may use the reserve too, like the first
         // attempt of every settlement.

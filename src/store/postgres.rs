@@ -160,6 +160,7 @@ mod connections;
 mod direct;
 mod fault;
 mod limits;
+mod place;
 mod scan;
 mod schema;
 mod source;
@@ -188,6 +189,7 @@ use self::{
     connections::{Connections, Lent, Patience},
     fault::Fault,
     limits::Limits,
+    place::{Place, Places},
     schema::TableName,
     statements::{FOUND, MADE, STANDBY, Statement, Statements},
     values::Value,
@@ -215,14 +217,14 @@ pub struct PostgresStore {
 
 struct Inner {
     connections: Connections,
+    /// The table's name, as the user wrote it.
     table: TableName,
-    statements: Statements,
+    places: Places,
     connect_timeout: Duration,
     statement_timeout: Duration,
     limits: Limits,
-    /// The statements for a user's transaction.
-    in_transaction: Statements,
-    /// How long `in_transaction` waits for a row, in PostgreSQL's notation; `None` if it sets no limit.
+    /// How long a statement in a user's transaction waits for a row, in PostgreSQL's notation; `None` if it sets no
+    /// limit.
     lock_timeout: Option<String>,
     /// Whether statements are prepared.
     prepared: bool,
@@ -296,7 +298,8 @@ impl PostgresStore {
     async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
         let inner = &*self.inner;
         let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
-        let (statement, values) = (inner.statements.of(write), draft.values(key, None, write));
+        let values = draft.values(key, None, write);
+        let statement: &Choice<'_> = &|statements| statements.of(write);
         let mut patience = inner.patience();
         for _ in 0..MAX_SENT {
             // Don't send a statement if the store would stop waiting for it before the server's limit ends it.
@@ -314,18 +317,21 @@ impl PostgresStore {
     async fn get(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
         let inner = &*self.inner;
         let values = [Value::Text(key.as_str())];
-        let rows = inner.run(&inner.statements.read, &values, Sends::Question).await?;
+        let rows = inner.run(&|statements| &statements.read, &values, Sends::Question).await?;
         let row = inner.only(&rows)?;
         inner.refuse_standby(row)?;
         inner.record_in(key, row)
     }
 }
 
+/// Chooses one of a table's statements.
+type Choice<'c> = dyn Fn(&Statements) -> &Statement + Send + Sync + 'c;
+
 impl Inner {
-    /// Sends `statement` over a pooled connection.
+    /// Sends a statement over a pooled connection.
     async fn run(
         &self,
-        statement: &Statement,
+        statement: &Choice<'_>,
         values: &[Value<'_>],
         sends: Sends,
     ) -> Result<Vec<Row>, StoreError> {
@@ -335,14 +341,24 @@ impl Inner {
     /// Like `run`, within the rest of a call's time.
     async fn run_within(
         &self,
-        statement: &Statement,
+        statement: &Choice<'_>,
         values: &[Value<'_>],
         sends: Sends,
         patience: &mut Patience,
     ) -> Result<Vec<Row>, StoreError> {
-        let mut may_repeat = sends == Sends::Question;
+        let (mut may_repeat, mut may_look_again) = (sends == Sends::Question, true);
         loop {
-            let connection = self.connection(patience).await?;
+            let place = self.place(patience).await?;
+            let connection = match self.connection(&place, patience).await {
+                Ok(connection) => connection,
+                // The table isn't where it was. Look it up again, once.
+                Err(_) if may_look_again && self.has_moved(&place) => {
+                    may_look_again = false;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let statement = statement(&place.statements);
             let fault = match self.send(&connection, statement, values, sends, patience).await {
                 Ok(rows) => {
                     self.connections.keep(connection);
@@ -355,6 +371,14 @@ impl Inner {
             } else {
                 self.connections.keep(connection);
             }
+            if fault.is_silent() {
+                // The other connections have been idle about as long as this one. They're probably dead too.
+                self.connections.drop_idle();
+            }
+            if fault.is_missing_table() && self.places.forget(&place) && may_look_again {
+                may_look_again = false;
+                continue;
+            }
             // Only a read whose connection was lost is repeated, once, over another connection.
             if !(may_repeat && fault.is_lost()) {
                 let error = self.error(fault);
@@ -362,6 +386,11 @@ impl Inner {
             }
             may_repeat = false;
         }
+    }
+
+    /// Whether the check of a connection found no table at `place`, so that the table may be in another schema now.
+    fn has_moved(&self, place: &Arc<Place>) -> bool {
+        !self.places.is_known(place)
     }
 
     async fn send(

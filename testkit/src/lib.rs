@@ -22,6 +22,7 @@ pub mod faulty;
 pub mod front_ends;
 #[cfg(feature = "http")]
 pub mod http_server;
+pub mod links;
 #[cfg(feature = "postgres")]
 pub mod pgbouncer;
 pub mod ports;

@@ -12,9 +12,10 @@ use super::{
     Inner, PostgresStore,
     connections::Connections,
     limits::{Limits, Timeouts},
+    place::Places,
     schema::TableName,
     source,
-    statements::{LockWait, Statements, Within},
+    statements::LockWait,
     tls::Tls,
 };
 use crate::{
@@ -103,8 +104,12 @@ impl StoreBuilder<PostgresStore> {
         Self { choices }
     }
 
-    /// Uses this table: `TABLE`, found by the user's search path, or `SCHEMA.TABLE`. Names are case-sensitive.
-    /// Default `idempotency`.
+    /// Uses this table: `TABLE` or `SCHEMA.TABLE`. Names are case-sensitive. Default `idempotency`.
+    ///
+    /// The store looks up the schema of a `TABLE` once, by the default `search_path` of its own user: the one that the
+    /// role, the database or the server sets. A session's own path never counts, so another client of a pooler can't
+    /// send the records to another schema's table. Neither does the path of the transaction that you pass to
+    /// [`run_in`](crate::Operation::run_in).
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.choices.table = Some(table.into());
         self
@@ -232,8 +237,7 @@ impl Choices {
         Ok(PostgresStore {
             inner: Arc::new(Inner {
                 connections: Connections::new(pool, self.check_after),
-                statements: Statements::new(&table, LockWait::OfSession, Within::Own),
-                in_transaction: Statements::new(&table, wait, Within::Users),
+                places: Places::new(table.clone(), wait),
                 table,
                 connect_timeout: self.connect_timeout,
                 statement_timeout: self.statement_timeout,

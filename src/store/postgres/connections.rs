@@ -7,7 +7,7 @@
 use std::{
     collections::HashMap,
     ops::Deref,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use super::{
     Inner,
     direct::process_at_connect,
     fault::Fault,
+    place::Place,
     source::{Object, Pool},
     statements::{LOCK_LIMIT, PROCESS, SCHEMA_VERSION, STATEMENT_LIMIT},
 };
@@ -32,6 +33,9 @@ const CHECK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How many connections a call tries before it gives up, if each turns out to be dead or closed. After the first dead
 /// one, the store drops all other connections that aren't in use.
 const ATTEMPTS: usize = 3;
+/// A connection that was idle for longer than this, by either clock, is closed without being used. Network devices and
+/// servers forget such connections, and the check of each would cost its timeout.
+const TOO_IDLE: Duration = Duration::from_secs(20);
 
 pub(super) struct Connections {
     pub(super) pool: Pool,
@@ -114,23 +118,26 @@ impl Connections {
     /// Records that the connection has just answered a statement, and returns it to the pool.
     pub(super) fn keep(&self, connection: Lent) {
         let mut answered = self.answered();
-        answered.retain(|_, answer| answer.idle_for() < self.check_after);
+        // Entries of connections that the pool has closed.
+        if answered.len() > 2 * self.pool.status().max_size {
+            answered.retain(|_, answer| answer.idle_for() <= TOO_IDLE);
+        }
         answered.insert(Object::id(&connection), LastAnswer::now());
         // Release only now: another call may take the connection at once, and asks when it last answered.
         drop(answered);
         connection.release();
     }
 
-    /// Whether the connection has answered lately, so that it needs no check. After this call, it counts as unchecked
-    /// until it answers again.
-    fn has_answered_lately(&self, connection: &Object) -> bool {
-        let answer = self.answered().remove(&Object::id(connection));
-        answer.is_some_and(|answer| answer.idle_for() < self.check_after)
+    /// Returns for how long the connection has been idle; `None` if it hasn't answered yet. After this call, it counts
+    /// as unchecked until it answers again.
+    fn idle_for(&self, connection: &Object) -> Option<Duration> {
+        self.answered().remove(&Object::id(connection)).map(LastAnswer::idle_for)
     }
 
     /// Drops all connections that aren't in use.
     pub(super) fn drop_idle(&self) {
         let _removed = self.pool.retain(|_, _| false);
+        self.answered().clear();
     }
 
     fn answered(&self) -> MutexGuard<'_, HashMap<ObjectId, LastAnswer>> {
@@ -144,12 +151,46 @@ impl Inner {
         Patience { connecting: Allowance(self.connect_timeout), stating: Allowance(self.statement_timeout) }
     }
 
-    /// Gets a live connection to a server that limits statements and has the right version of the table.
-    pub(super) async fn connection(&self, patience: &mut Patience) -> Result<Lent, StoreError> {
+    /// Returns the table's place. The first call looks the table's schema up, over one of the store's connections.
+    pub(super) async fn place(&self, patience: &mut Patience) -> Result<Arc<Place>, StoreError> {
+        if let Some(place) = self.places.known() {
+            return Ok(place);
+        }
+        // Boxed, because only the first call needs it.
+        Box::pin(self.looked_up(patience)).await
+    }
+
+    async fn looked_up(&self, patience: &mut Patience) -> Result<Arc<Place>, StoreError> {
+        let mut is_repeated = false;
+        loop {
+            let connection = self.any_connection(patience).await.map_err(|fault| self.error(fault))?;
+            let found = patience.connecting.spend(self.find(&connection)).await;
+            match found.unwrap_or_else(|| Err(Fault::not_reached())) {
+                Ok(found) => {
+                    connection.release();
+                    return found.place.ok_or_else(|| self.error(Fault::missing_table()));
+                }
+                // A connection that died while it was idle. The look-up only reads.
+                Err(fault) if fault.is_lost() && !is_repeated => {
+                    is_repeated = true;
+                    self.connections.drop_idle();
+                }
+                Err(fault) => return Err(self.error(fault.of_question())),
+            }
+        }
+    }
+
+    /// Gets a live connection to a server that limits statements and has the right version of the table at `place`.
+    pub(super) async fn connection(
+        &self,
+        place: &Arc<Place>,
+        patience: &mut Patience,
+    ) -> Result<Lent, StoreError> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let connection = self.any_connection(patience).await.map_err(|fault| self.error(fault))?;
-            if self.connections.has_answered_lately(&connection) {
+            let (connection, idle_for) =
+                self.used_connection(patience).await.map_err(|fault| self.error(fault))?;
+            if idle_for.is_some_and(|idle_for| idle_for < self.connections.check_after) {
                 // The server may have closed the connection while the sandbox was frozen, which only the operating
                 // system knows so far. So yield twice, to let the connection's own task find out. During the first
                 // yield, the runtime asks the operating system. During the second, the task runs.
@@ -163,7 +204,7 @@ impl Inner {
                 self.connections.drop_idle();
                 continue;
             }
-            match self.check(&connection, patience).await {
+            match self.check(&connection, place, patience).await {
                 Ok(Some(version)) => {
                     if let Err(error) = self.judge_version(version) {
                         connection.release();
@@ -173,6 +214,7 @@ impl Inner {
                 }
                 Ok(None) => {
                     connection.release();
+                    self.places.forget(place);
                     return Err(self.error(Fault::missing_table()));
                 }
                 Err(fault) => {
@@ -196,6 +238,18 @@ impl Inner {
         Err(last.unwrap_or_else(|| self.error(Fault::closed())))
     }
 
+    /// Gets a connection from the pool, and for how long it has been idle: `None` if it hasn't answered yet. Closes the
+    /// connections that were idle for too long.
+    async fn used_connection(&self, patience: &mut Patience) -> Result<(Lent, Option<Duration>), Fault> {
+        loop {
+            let connection = self.any_connection(patience).await?;
+            let idle_for = self.connections.idle_for(&connection);
+            if idle_for.is_none_or(|idle_for| idle_for <= TOO_IDLE) {
+                return Ok((connection, idle_for));
+            }
+        }
+    }
+
     /// Gets a connection from the pool, without checking it.
     pub(super) async fn any_connection(&self, patience: &mut Patience) -> Result<Lent, Fault> {
         let pool = &self.connections.pool;
@@ -210,9 +264,14 @@ impl Inner {
     }
 
     /// Queries the schema's version, and checks the session. Returns `None` if there's no table.
-    async fn check(&self, connection: &Lent, patience: &mut Patience) -> Result<Option<i64>, Fault> {
+    async fn check(
+        &self,
+        connection: &Lent,
+        place: &Place,
+        patience: &mut Patience,
+    ) -> Result<Option<i64>, Fault> {
         let limit = if connection.is_old() { CHECK_TIMEOUT } else { Duration::MAX };
-        let question = connection.query_typed(&self.statements.session.sql, &[]);
+        let question = connection.query_typed(&place.statements.session.sql, &[]);
         let sent = patience.connecting.within(limit, self.limits.hold(connection, question)).await;
         match sent.unwrap_or_else(|| Err(Fault::timed_out())) {
             Ok(rows) => self.judge_session(connection, &rows).await,

@@ -214,6 +214,11 @@ impl Fault {
         self.class == Class::Lost
     }
 
+    /// Whether the server didn't answer: the connection was lost, or the request timed out.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self.class, Class::Lost | Class::TimedOut) && self.ends_connection
+    }
+
     pub(super) fn is_missing_table(&self) -> bool {
         self.class == Class::MissingTable
     }
@@ -396,7 +401,8 @@ impl Fault {
             Class::Conflict => format!("another transaction currently holds the record in {the_table}"),
             Class::MissingTable => {
                 format!(
-                    "there is no {the_table}; create it with `idempotency table create`, or with its schema.sql"
+                    "there is no {the_table}; create it with `idempotency table create`, or with its schema.sql. \
+                     If its schema isn't in the default search_path of the user, name it: SCHEMA.TABLE"
                 )
             }
             Class::Unfit => format!(

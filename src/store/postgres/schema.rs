@@ -39,12 +39,33 @@ impl TableName {
         Ok(Self { schema: schema.map(str::to_owned), name: table.to_owned() })
     }
 
+    /// Whether the name has a schema.
+    pub(super) const fn has_schema(&self) -> bool {
+        self.schema.is_some()
+    }
+
+    /// The same table in `schema`, which may have any name.
+    #[must_use]
+    pub(super) fn in_schema(&self, schema: String) -> Self {
+        Self { schema: Some(schema), name: self.name.clone() }
+    }
+
     fn qualified(&self, suffix: &str) -> String {
         let name = format!("\"{}{suffix}\"", self.name);
         match &self.schema {
-            Some(schema) => format!("\"{schema}\".{name}"),
+            Some(schema) => format!("\"{}\".{name}", schema.replace('"', "\"\"")),
             None => name,
         }
+    }
+
+    /// The name without its schema. It needs no quotes in a string.
+    pub(super) fn bare(&self) -> &str {
+        &self.name
+    }
+
+    /// The quoted name as a string literal, for `::regclass`.
+    pub(super) fn literal(&self) -> String {
+        format!("'{}'", self.to_string().replace('\'', "''"))
     }
 
     /// The quoted name of the table that holds the schema's version.
@@ -62,10 +83,14 @@ impl TableName {
 
     /// The SQL that creates the table.
     pub(super) fn schema_sql(&self) -> String {
+        // A literal quotes the name once more. It's filled in last, so that no other replacement changes it.
+        const LITERAL: &str = "'\"idempotency\"'";
         SCHEMA
+            .replace(LITERAL, "\0")
             .replace("\"idempotency_sweep_hour\"", &format!("\"{}_sweep_hour\"", self.name))
             .replace("\"idempotency_schema\"", &self.marker())
             .replace("\"idempotency\"", &self.to_string())
+            .replace('\0', &self.literal())
     }
 }
 
@@ -89,6 +114,18 @@ mod tests {
         for wrong in ["", ".t", "s.", "a.b.c", "1t", "t-t", "t t", "t\"", "t;", "größe", &long] {
             assert_eq!(name(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");
         }
+    }
+
+    #[test]
+    fn schemas_of_any_name_are_quoted() {
+        let sql = TableName::new("s.idempotency").unwrap().schema_sql();
+        assert!(sql.contains(r#"attrelid = '"s"."idempotency"'::regclass"#), "{sql}");
+        let name = TableName::new("records").unwrap().in_schema("we\"i'rd.$$".to_owned());
+        assert_eq!(name.to_string(), r#""we""i'rd.$$"."records""#);
+        assert_eq!(name.marker(), r#""we""i'rd.$$"."records_schema""#);
+        assert_eq!(name.literal(), r#"'"we""i''rd.$$"."records"'"#);
+        assert!(name.schema_sql().contains(r#"attrelid = '"we""i''rd.$$"."records"'::regclass"#));
+        assert!(!name.schema_sql().contains("DO $$"));
     }
 
     #[test]

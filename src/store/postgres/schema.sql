@@ -49,11 +49,11 @@ ALTER TABLE "idempotency" ALTER COLUMN response SET STORAGE EXTERNAL;
 
 -- The sweep's index. A table that an earlier version created has no `sweep_hour`, and keeps its index on `expires_at`.
 -- `idempotency table check` shows how to replace that index.
-DO $$ BEGIN
+DO $migration$ BEGIN
     IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = '"idempotency"'::regclass AND attname = 'sweep_hour') THEN
         CREATE INDEX IF NOT EXISTS "idempotency_sweep_hour" ON "idempotency" (sweep_hour);
     END IF;
-END $$;
+END $migration$;
 
 -- The version of the schema. The library reads it, and refuses to work with an unknown version.
 CREATE TABLE IF NOT EXISTS "idempotency_schema" (version integer PRIMARY KEY);

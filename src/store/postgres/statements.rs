@@ -252,8 +252,9 @@ impl Statements {
                 // The lock's number depends on the key and on the table's oid. So one key has different locks in two
                 // tables, but the same lock under any name of a table.
                 &format!(
-                    "pg_try_advisory_xact_lock($2 # ('{table}'::regclass::oid::bigint << 32)) AS {FREE}, \
+                    "pg_try_advisory_xact_lock($2 # ({}::regclass::oid::bigint << 32)) AS {FREE}, \
                      ({}) AS {SCHEMA_VERSION}, {standby}, {BEGAN_AT} AS {BEGAN}",
+                    table.literal(),
                     version(table)
                 ),
                 vec![Type::TEXT, Type::INT8],
@@ -271,7 +272,8 @@ impl Statements {
             sweep_form: Statement {
                 sql: format!(
                     "SELECT EXISTS (SELECT FROM pg_attribute \
-                     WHERE attrelid = '{table}'::regclass AND attname = 'sweep_hour') AS {BY_HOUR}"
+                     WHERE attrelid = {}::regclass AND attname = 'sweep_hour') AS {BY_HOUR}",
+                    table.literal()
                 ),
                 types: vec![],
             },

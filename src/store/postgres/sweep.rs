@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    PostgresStore, Sends,
+    Choice, PostgresStore, Sends,
     statements::{BY_HOUR, SWEPT},
     values::Value,
 };
@@ -42,9 +42,10 @@ impl PostgresStore {
         let values =
             [Value::Number(now.saturating_sub(MARGIN).as_millis()), Value::Integer(i64::from(batch))];
         let inner = &*self.inner;
-        let rows = inner.run(&inner.statements.sweep_form, &[], Sends::Question).await?;
+        let rows = inner.run(&|statements| &statements.sweep_form, &[], Sends::Question).await?;
         let by_hour = inner.only(&rows)?.try_get(BY_HOUR).map_err(|_| inner.odd_answer())?;
-        let sweep = if by_hour { &inner.statements.sweep } else { &inner.statements.sweep_by_expiry };
+        let sweep: &Choice<'_> =
+            &|statements| if by_hour { &statements.sweep } else { &statements.sweep_by_expiry };
         let rows = inner.run(sweep, &values, Sends::Write).await?;
         let count: i64 = inner.only(&rows)?.try_get(SWEPT).map_err(|_| inner.odd_answer())?;
         Ok(u64::try_from(count).unwrap_or_default())

@@ -1,9 +1,16 @@
 //! The table: its creation and checks.
 
+use std::sync::Arc;
+
+use deadpool_postgres::ClientWrapper;
 use tokio_postgres::{Client, types::Type};
 
 use super::{
-    Inner, PostgresStore, advisory_key, connections::Lent, fault::Fault, statements::SCHEMA_VERSION,
+    Inner, PostgresStore, advisory_key,
+    connections::Lent,
+    fault::Fault,
+    place::{Found, Place},
+    statements::SCHEMA_VERSION,
     values::Value,
 };
 use crate::{
@@ -64,9 +71,15 @@ impl PostgresStore {
     pub async fn create_table(&self) -> Result<bool, StoreError> {
         let inner = &*self.inner;
         let connection = inner.lend().await?;
-        let names = [inner.table.to_string(), inner.table.marker()];
-        let [table, marker] = names.each_ref().map(|name| Value::Text(name));
-        let names = [(&table as _, Type::TEXT), (&marker as _, Type::TEXT)];
+        let found = found_within(inner, &connection).await?;
+        let table = match (&found.place, found.home) {
+            (Some(place), _) => place.table.clone(),
+            // Without a schema in the path, PostgreSQL rejects the creation and says why.
+            (None, home) => home.unwrap_or_else(|| inner.table.clone()),
+        };
+        let names = [table.to_string(), table.marker()];
+        let [name, marker] = names.each_ref().map(|name| Value::Text(name));
+        let names = [(&name as _, Type::TEXT), (&marker as _, Type::TEXT)];
         let is_there = within(inner, connection.query_typed(IS_THERE, &names)).await?;
         let is_new = !is_there.first().is_some_and(|row| row.try_get("is_there").unwrap_or(false));
         if is_new {
@@ -75,11 +88,12 @@ impl PostgresStore {
             let lock = advisory_key(&inner.table.plain());
             let sql = format!(
                 "SELECT set_config('lock_timeout', '0', true), pg_advisory_xact_lock({lock}); {}",
-                self.schema_sql()
+                table.schema_sql()
             );
             created(inner, connection.batch_execute(&sql)).await?;
         }
-        let version = inner.version_within(&connection).await?;
+        let place = found.place.unwrap_or_else(|| inner.created_at(table));
+        let version = inner.version_within(&connection, &place).await?;
         connection.release();
         match version {
             Some(version) => inner.judge_version(version)?,
@@ -101,10 +115,14 @@ impl PostgresStore {
     pub async fn check_table(&self) -> Result<Vec<TableProblem>, StoreError> {
         let inner = &*self.inner;
         let connection = inner.lend().await?;
-        let name = inner.table.to_string();
+        let Some(place) = found_within(inner, &connection).await?.place else {
+            connection.release();
+            return Ok(vec![TableProblem::Missing]);
+        };
+        let name = place.table.to_string();
         let name = Value::Text(&name);
         let rows = within(inner, connection.query_typed(CHECK, &[(&name, Type::TEXT)])).await?;
-        let version = inner.version_within(&connection).await?;
+        let version = inner.version_within(&connection, &place).await?;
         connection.release();
         let (row, found) = match (rows.first(), version) {
             (Some(row), Some(found)) => (row, found),
@@ -145,6 +163,12 @@ async fn within<T>(
     sent_within(inner, question).await.map_err(|fault| inner.error(fault.of_question()))
 }
 
+/// Within the statement timeout, looks for the table.
+async fn found_within(inner: &Inner, client: &ClientWrapper) -> Result<Found, StoreError> {
+    let found = time::within(inner.statement_timeout, inner.find(client)).await;
+    found.unwrap_or_else(|| Err(Fault::timed_out().of_question())).map_err(|fault| inner.error(fault))
+}
+
 /// Within the statement timeout, runs the SQL that creates the table. Without an answer, the table may have been
 /// created.
 async fn created(
@@ -179,18 +203,22 @@ impl Inner {
         connection.map_err(|fault| self.error(fault))
     }
 
-    async fn version_within(&self, client: &Client) -> Result<Option<i64>, StoreError> {
-        let version = time::within(self.statement_timeout, self.version(client)).await;
+    async fn version_within(&self, client: &Client, place: &Arc<Place>) -> Result<Option<i64>, StoreError> {
+        let version = time::within(self.statement_timeout, self.version(client, place)).await;
         version.unwrap_or_else(|| Err(Fault::timed_out().of_question())).map_err(|fault| self.error(fault))
     }
 
     /// Reads the version in the marker; `None` if there's no marker.
-    async fn version(&self, client: &Client) -> Result<Option<i64>, Fault> {
-        match client.query_typed(&self.statements.session.sql, &[]).await {
+    async fn version(&self, client: &Client, place: &Arc<Place>) -> Result<Option<i64>, Fault> {
+        match client.query_typed(&place.statements.session.sql, &[]).await {
             Ok(rows) => Ok(rows.first().and_then(|row| row.try_get(SCHEMA_VERSION).ok().flatten())),
             Err(error) => {
                 let fault = Fault::sent(&error).of_question();
-                if fault.is_missing_table() { Ok(None) } else { Err(fault) }
+                if !fault.is_missing_table() {
+                    return Err(fault);
+                }
+                self.places.forget(place);
+                Ok(None)
             }
         }
     }

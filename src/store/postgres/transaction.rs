@@ -1,12 +1,15 @@
 //! Keeps the record in a transaction of the caller: claim, work and outcome are either all committed, or all rolled
 //! back.
 
+use std::sync::Arc;
+
 use deadpool_postgres::tokio_postgres::Transaction;
 use tokio_postgres::Row;
 
 use super::{
     Inner, MAX_SENT, PostgresStore, Sends, advisory_key,
     fault::Fault,
+    place::Place,
     statements::{BEGAN, FREE, SCHEMA_VERSION, Statement},
     typed,
     values::Value,
@@ -26,7 +29,8 @@ use crate::{
 /// or rolled back. So no claim can become stale.
 ///
 /// The transaction must belong to the database of the table. It can come from a pool. Of the store's configuration,
-/// only the table and the timeouts apply.
+/// only the table and the timeouts apply. If the table's name has no schema, the store looks the schema up once, over
+/// one of its own connections. It never reads or changes the transaction's `search_path`.
 ///
 /// After any error, roll the transaction back. The only exception is the error that another transaction holds the key.
 impl PostgresStore {
@@ -75,7 +79,7 @@ impl PostgresStore {
         let inner = &*self.inner;
         let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
         // The statement is its own transaction, so the lock ends with it.
-        let rows = inner.run(&inner.statements.lock_and_read, &values, Sends::Question).await?;
+        let rows = inner.run(&|statements| &statements.lock_and_read, &values, Sends::Question).await?;
         inner.looked(key, &rows)
     }
 
@@ -109,7 +113,8 @@ impl PostgresStore {
         key: &StoredKey,
     ) -> Result<(Option<Record>, i64), StoreError> {
         let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
-        let rows = self.run_statement_in(transaction, &self.inner.statements.lock_and_read, &values).await;
+        let place = self.inner.place(&mut self.inner.patience()).await?;
+        let rows = self.run_statement_in(transaction, &place, &place.statements.lock_and_read, &values).await;
         let rows = rows.map_err(|error| error.maybe_applied(false))?;
         let record = self.inner.looked(key, &rows)?;
         Ok((record, self.inner.began(&rows)?))
@@ -149,11 +154,12 @@ impl PostgresStore {
     ) -> Result<Option<WriteOutcome>, StoreError> {
         let inner = &*self.inner;
         let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
-        let statement = inner.in_transaction.of(write);
+        let place = inner.place(&mut inner.patience()).await?;
+        let statement = place.in_transaction.of(write);
         let mut values = draft.values(key, inner.lock_timeout.as_deref(), write);
         values.push(since.map_or(Value::Null, Value::Integer));
         for _ in 0..MAX_SENT {
-            let rows = self.run_statement_in(transaction, statement, &values).await?;
+            let rows = self.run_statement_in(transaction, &place, statement, &values).await?;
             if since.is_some() && since != Some(inner.began(&rows)?) {
                 return Ok(None);
             }
@@ -168,6 +174,7 @@ impl PostgresStore {
     async fn run_statement_in(
         &self,
         transaction: &Transaction<'_>,
+        place: &Arc<Place>,
         statement: &Statement,
         values: &[Value<'_>],
     ) -> Result<Vec<Row>, StoreError> {
@@ -175,7 +182,14 @@ impl PostgresStore {
         let sent = transaction.query_typed(&statement.sql, &values);
         match time::within(self.inner.statement_timeout, sent).await {
             Some(Ok(rows)) => Ok(rows),
-            Some(Err(error)) => Err(self.inner.error(Fault::sent(&error).in_users_transaction())),
+            Some(Err(error)) => {
+                let fault = Fault::sent(&error).in_users_transaction();
+                if fault.is_missing_table() {
+                    // The error aborts the transaction. The next one looks the table up again.
+                    self.inner.places.forget(place);
+                }
+                Err(self.inner.error(fault))
+            }
             None => Err(self.inner.error(Fault::timed_out())),
         }
     }
