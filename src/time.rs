@@ -155,14 +155,14 @@ impl Stopwatch {
 /// the wall clock shows the pause. A resumed machine may correct its wall clock late, or step it back, so that only the
 /// monotonic clock shows the pause. The library uses the longer of the two times: a time that's too long costs one
 /// request to the server, and a time that's too short costs a timeout.
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastAnswer {
     by_wall_clock: Timestamp,
     by_monotonic_clock: Stopwatch,
 }
 
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
 impl LastAnswer {
     pub(crate) fn now() -> Self {
         Self { by_wall_clock: SystemClock.now(), by_monotonic_clock: Stopwatch::start() }
@@ -170,6 +170,12 @@ impl LastAnswer {
 
     pub(crate) fn idle_for(self) -> Duration {
         self.by_wall_clock.until(SystemClock.now()).max(self.by_monotonic_clock.read())
+    }
+
+    /// By how much more time one clock has passed since then than the other.
+    #[cfg(feature = "dynamodb")]
+    pub(crate) fn clocks_differ_by(self) -> Duration {
+        self.by_wall_clock.until(SystemClock.now()).abs_diff(self.by_monotonic_clock.read())
     }
 }
 

@@ -89,7 +89,9 @@ mod attributes;
 mod builder;
 mod chunks;
 mod codec;
+mod connections;
 mod ended;
+mod environment;
 mod expressions;
 mod fault;
 mod scan;
@@ -310,10 +312,7 @@ impl DynamoDbStore {
         self.check_sort_key(key).await?;
         let plans = &self.inner.plans;
         match write {
-            Write::Claim(lock) => {
-                let written = self.put(key, self.lock_item(key, lock), &plans.absent, None).await?;
-                self.shown(key, written).await
-            }
+            Write::Claim(lock) => self.put(key, self.lock_item(key, lock), &plans.absent, None).await,
             Write::Reclaim { seen, lock } => match plans.reclaim.of(seen) {
                 None => Ok(WriteOutcome::Refused(self.get(key).await?)),
                 Some(plan) => {
@@ -340,8 +339,7 @@ impl DynamoDbStore {
                 let Some((plan, values)) = self.conclusion(seen.as_ref()) else {
                     return Ok(WriteOutcome::Refused(self.get(key).await?));
                 };
-                let written = self.put(key, self.record_item(key, record), plan, values).await?;
-                if seen.is_none() { self.shown(key, written).await } else { Ok(written) }
+                self.put(key, self.record_item(key, record), plan, values).await
             }
             Write::Resolve { seen, owner, generation, settlement } => {
                 let Some(plans) = plans.resolve.of(seen) else {
@@ -373,13 +371,15 @@ impl DynamoDbStore {
         Some((plans.conclude.of(seen)?, Some(values::as_seen(seen))))
     }
 
-    /// Reads the record if DynamoDB refused a write and didn't return the record. The write required that no record
-    /// exists, so a record does exist. An endpoint that doesn't return it is an old emulator; never treat the record as
-    /// absent. An earlier attempt of the same call may have written this record, so an error of the read is ambiguous.
+    /// Reads the record if DynamoDB refused a write and didn't return the record. Either there's none, or the endpoint is
+    /// an emulator that doesn't return it (dynalite, for example). Only a read tells the two apart: a record must never
+    /// count as absent. An earlier attempt of the same call may have written this record, so an error of the read is
+    /// ambiguous.
     async fn shown(&self, key: &StoredKey, written: WriteOutcome) -> Result<WriteOutcome, StoreError> {
         match written {
             WriteOutcome::Refused(None) => {
-                let found = self.get(key).await.map_err(|error| error.maybe_applied(true));
+                // Boxed, because DynamoDB nearly always returns the record.
+                let found = Box::pin(self.get(key)).await.map_err(|error| error.maybe_applied(true));
                 Ok(WriteOutcome::Refused(found?))
             }
             written => Ok(written),
@@ -407,14 +407,13 @@ impl DynamoDbStore {
         let (answer, findings) = observed(request.send()).await;
         match answer {
             Ok(_) => Ok(WriteOutcome::Applied),
-            Err(SdkError::ServiceError(error)) if error.err().is_conditional_check_failed_exception() => self
-                .refused(
-                    key,
-                    match error.into_err() {
-                        PutItemError::ConditionalCheckFailedException(refusal) => refusal.item,
-                        _ => None,
-                    },
-                ),
+            Err(SdkError::ServiceError(error)) if error.err().is_conditional_check_failed_exception() => {
+                let item = match error.into_err() {
+                    PutItemError::ConditionalCheckFailedException(refusal) => refusal.item,
+                    _ => None,
+                };
+                self.shown(key, self.refused(key, item)?).await
+            }
             Err(error) => Err(self.error(&error, findings).await),
         }
     }
@@ -435,14 +434,13 @@ impl DynamoDbStore {
         let (answer, findings) = observed(request.send()).await;
         match answer {
             Ok(_) => Ok(WriteOutcome::Applied),
-            Err(SdkError::ServiceError(error)) if error.err().is_conditional_check_failed_exception() => self
-                .refused(
-                    key,
-                    match error.into_err() {
-                        UpdateItemError::ConditionalCheckFailedException(refusal) => refusal.item,
-                        _ => None,
-                    },
-                ),
+            Err(SdkError::ServiceError(error)) if error.err().is_conditional_check_failed_exception() => {
+                let item = match error.into_err() {
+                    UpdateItemError::ConditionalCheckFailedException(refusal) => refusal.item,
+                    _ => None,
+                };
+                self.shown(key, self.refused(key, item)?).await
+            }
             Err(error) => Err(self.error(&error, findings).await),
         }
     }

@@ -47,6 +47,7 @@ async fn builder_rejects_invalid_settings() {
         (good().sort_key("sk").partition(""), "the partition has 0 bytes"),
         (good().sort_key("sk").partition("p".repeat(2049)), "the partition has 2049 bytes"),
         (good().endpoint_url(" "), "the endpoint URL is empty"),
+        (good().endpoint_url("localhost:8000"), "the store's endpoint URL isn't the URL of an endpoint"),
         (good().region(""), "the Region is empty"),
     ];
     for (builder, text) in cases {
@@ -112,6 +113,79 @@ async fn environment_variables_select_the_table() {
         let told = String::from_utf8(again.unwrap().stdout).unwrap();
         assert!(told.contains("1 passed"), "{variables:?}: {told}");
     }
+}
+
+/// An empty variable counts as unset, as in boto3. What's wrong fails when the store is built, with the variable's name.
+#[tokio::test]
+async fn empty_aws_variables_count_as_unset() {
+    if let Ok(expected) = env::var(EXPECTED) {
+        let found = match DynamoDbStore::builder(TABLE).build().await {
+            Err(error) => error.to_string(),
+            // Nothing listens at the endpoints of this test.
+            Ok(store) if expected.contains(" at ") => store.read(&key()).await.unwrap_err().to_string(),
+            Ok(store) => format!("{store:?}"),
+        };
+        assert!(found.contains(&expected), "{found}, instead of {expected}");
+        return;
+    }
+    let folder = env::temp_dir().join(format!("idempotency-aws-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = |name: &str, text: &str| {
+        std::fs::write(folder.join(name), text).unwrap();
+        folder.join(name).display().to_string()
+    };
+    let none = file("none", "");
+    let profile = "[default]\nregion = eu-north-1\nendpoint_url = http://127.0.0.1:3\n";
+    let profile = file("profile", &format!("{profile}[profile other]\nregion = eu-south-1\n"));
+    let [dynamodb, all, region, default] =
+        ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"];
+    let (one, two, file, name) =
+        ("http://127.0.0.1:1", "http://127.0.0.1:2", "AWS_CONFIG_FILE", "AWS_PROFILE");
+    let ignores = ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true");
+    let cases: &[(&[(&str, &str)], &str)] = &[
+        (&[(dynamodb, "")], "region: Some(\"eu-west-1\")"),
+        (&[(all, "")], "region: Some(\"eu-west-1\")"),
+        (&[(dynamodb, ""), (all, "")], "region: Some(\"eu-west-1\")"),
+        (&[(dynamodb, one), (all, two)], "in eu-west-1 at http://127.0.0.1:1"),
+        (&[(dynamodb, ""), (all, two)], "in eu-west-1 at http://127.0.0.1:2"),
+        (&[(dynamodb, one), (all, "")], "in eu-west-1 at http://127.0.0.1:1"),
+        (&[(dynamodb, ""), (file, &profile)], "in eu-west-1 at http://127.0.0.1:3"),
+        (&[(all, ""), (file, &profile)], "in eu-west-1 at http://127.0.0.1:3"),
+        (&[(region, ""), (default, "eu-central-1")], "region: Some(\"eu-central-1\")"),
+        (&[(region, ""), (file, &profile)], "in eu-north-1 at http://127.0.0.1:3"),
+        (&[(region, ""), (default, ""), (file, &profile), (name, "")], "in eu-north-1 at http://127.0.0.1:3"),
+        (&[(region, ""), (file, &profile), (name, "other")], "region: Some(\"eu-south-1\")"),
+        (&[(region, ""), (default, "")], "set AWS_REGION"),
+        (&[(region, "")], "set AWS_REGION"),
+        (&[(dynamodb, "localhost:8000")], "AWS_ENDPOINT_URL_DYNAMODB isn't the URL of an endpoint"),
+        (&[(all, "localhost:8000")], "AWS_ENDPOINT_URL isn't the URL of an endpoint"),
+        (&[(all, "localhost")], "AWS_ENDPOINT_URL isn't the URL of an endpoint"),
+        (&[(dynamodb, "http://")], "AWS_ENDPOINT_URL_DYNAMODB isn't the URL of an endpoint"),
+        (&[(dynamodb, "localhost:8000"), ignores], "region: Some(\"eu-west-1\")"),
+    ];
+    for (variables, expected) in cases {
+        let mut again = Command::new(env::current_exe().unwrap());
+        again.args(["--exact", "config::empty_aws_variables_count_as_unset"]);
+        env::vars().filter(|(name, _)| name.starts_with("AWS_")).for_each(|(name, _)| {
+            again.env_remove(name);
+        });
+        let again = again
+            .envs([
+                (EXPECTED, *expected),
+                (region, "eu-west-1"),
+                (file, &none),
+                ("AWS_SHARED_CREDENTIALS_FILE", &none),
+            ])
+            .envs([("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "s")])
+            .envs([("AWS_EC2_METADATA_DISABLED", "true"), ("AWS_SESSION_TOKEN", "")])
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        let told =
+            format!("{}{}", String::from_utf8_lossy(&again.stdout), String::from_utf8_lossy(&again.stderr));
+        assert!(told.contains("1 passed"), "{variables:?}: {told}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// The user agent lets users and AWS's support see, for example in CloudTrail, which requests come from the library.

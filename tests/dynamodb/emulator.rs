@@ -72,18 +72,23 @@ async fn tenant(listener: TcpListener, upstream: SocketAddr) {
     }
 }
 
-pub(crate) fn config(address: SocketAddr) -> aws_sdk_dynamodb::config::Builder {
+/// The configuration of a client without settings for its connections and retries.
+pub(crate) fn bare_config(address: SocketAddr) -> aws_sdk_dynamodb::config::Builder {
     Config::builder()
         .behavior_version(BehaviorVersion::latest())
         .region(Region::new("eu-west-1"))
         .credentials_provider(Credentials::new(ACCESS_KEY, SECRET, None, None, "test"))
+        .endpoint_url(format!("http://{address}"))
+}
+
+pub(crate) fn config(address: SocketAddr) -> aws_sdk_dynamodb::config::Builder {
+    bare_config(address)
         // By default, the SDK waits a random time of up to a second before its first retry. A small backoff keeps the
         // tests fast.
         .retry_config(RetryConfig::standard().with_initial_backoff(Duration::from_millis(1)))
         // All clients in a process and Region share one retry quota. A separate partition gives each client its own.
         .retry_partition(RetryPartition::new(format!("test {}", CLIENTS.fetch_add(1, Ordering::Relaxed))))
         .http_client(aws_smithy_http_client::Builder::new().build_http())
-        .endpoint_url(format!("http://{address}"))
 }
 
 pub(crate) fn client(address: SocketAddr) -> Client {

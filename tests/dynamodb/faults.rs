@@ -9,13 +9,14 @@ use std::{
 use aws_sdk_dynamodb::{
     Client,
     config::{BehaviorVersion, Config, Region, retry::RetryConfig},
+    types::Delete,
 };
 use futures_util::future::join_all;
 use lambda_idempotency::{
     StoredKey,
     store::{
         ResponseChunks, Revision, Store, StoreError, StoreErrorKind, Write, WriteOutcome,
-        dynamodb::DynamoDbStore,
+        dynamodb::{DynamoDbStore, Transaction},
     },
 };
 use tokio::net::TcpSocket;
@@ -172,7 +173,8 @@ async fn without_credentials_nothing_is_sent() {
 
 #[tokio::test]
 async fn unsendable_requests_are_certainly_not_applied() {
-    let store = builder("127.0.0.1:9".parse().unwrap()).endpoint_url("not a URL").build().await.unwrap();
+    let config = config("127.0.0.1:9".parse().unwrap()).endpoint_url("not a URL").build();
+    let store = DynamoDbStore::new(Client::from_conf(config), TABLE).unwrap();
     let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
     assert!(!error.is_maybe_applied(), "{error:?}");
 }
@@ -424,4 +426,69 @@ async fn errors_show_the_message_but_no_items() {
     assert_eq!(error.kind(), StoreErrorKind::Corrupt);
     assert!(error.to_string().ends_with("`version` is missing"), "{error}");
     assert!(!chain(&error).contains("secret"), "{}", chain(&error));
+}
+
+/// DynamoDB always answers with a JSON object. Whatever answers without one may have passed the request on or not.
+#[tokio::test]
+async fn empty_answers_count_as_lost() {
+    for (status, body) in [(200, ""), (204, "")] {
+        let empty = || Reply::Answer(status, body.to_owned());
+        let (written, requests) = claim(&[empty()]).await;
+        let error = written.unwrap_err();
+        assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, true), "{error}");
+        assert!(requests > 1, "the SDK sends the request again");
+        let wire = Wire::scripted(None, &[empty()]).await;
+        let store = on(&wire).await;
+        for write in [settle(release(false)), resolve(&started(), release(false))] {
+            let error = store.apply(&key(), &write).await.unwrap_err();
+            assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, true));
+        }
+        // Otherwise, the record would count as absent.
+        let error = store.read(&key()).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, false));
+        let own = Transaction::new()
+            .delete(Delete::builder().table_name(TABLE).key("id", super::fixtures::s("x")).build().unwrap());
+        let transactions = store.transactions().unwrap();
+        let token = "01234567-89ab-8def-8123-456789abcdef";
+        let commit = transactions.commit(&key(), &settle(release(false)), &own, token).await.unwrap_err();
+        assert!(commit.is_maybe_applied(), "{commit}");
+        assert!(transactions.commit_alone(&own, token).await.unwrap_err().is_maybe_applied());
+    }
+    // The request wasn't passed on, or its answer was lost. The second attempt finds out.
+    let table = Table::new().await;
+    let empty = Reply::Answer(200, String::new());
+    let wire = Wire::scripted(Some(table.address), &[empty.clone(), Reply::Forward]).await;
+    let store = on(&wire).await;
+    assert_eq!(store.apply(&key(), &Write::Claim(lock())).await.unwrap(), WriteOutcome::Applied);
+    let wire = Wire::scripted(Some(table.address), &[empty, Reply::Forward]).await;
+    let again = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap();
+    assert_eq!(again, WriteOutcome::Refused(Some(started())));
+}
+
+/// Old emulators, such as dynalite, don't return the item that made the condition fail.
+#[tokio::test]
+async fn refusals_without_the_item_are_read() {
+    let table = Table::new().await;
+    let _ = table.store.apply(&key(), &Write::Claim(lock())).await.unwrap();
+    let refusal = Reply::error(400, "ConditionalCheckFailedException", "The conditional request failed");
+    let (seen, other) = (Revision::of(&started()), next_lock());
+    let writes = [
+        Write::Claim(other.clone()),
+        Write::Reclaim { seen, lock: other.clone() },
+        Write::TakeOver { seen, lock: other.clone() },
+        Write::Settle { owner: other.owner, generation: other.generation, settlement: release(false) },
+        Write::Conclude { seen: None, record: completed() },
+        Write::Conclude { seen: Some(seen), record: completed() },
+        resolve(&started(), release(false)),
+    ];
+    for write in writes {
+        let wire = Wire::scripted(Some(table.address), &[refusal.clone(), Reply::Forward]).await;
+        let written = on(&wire).await.apply(&key(), &write).await.unwrap();
+        assert_eq!(written, WriteOutcome::Refused(Some(started())), "{write:?}");
+        assert_eq!(wire.requests()[1..], ["GetItem"], "{write:?}");
+        // If the read fails, an earlier attempt of this call may have been applied.
+        let wire = Wire::scripted(None, &[refusal.clone(), Reply::throttled()]).await;
+        let error = on(&wire).await.apply(&key(), &write).await.unwrap_err();
+        assert!(error.is_maybe_applied(), "{write:?}: {error}");
+    }
 }

@@ -14,6 +14,7 @@ mod emulator;
 mod ended;
 mod faults;
 mod fixtures;
+mod frozen;
 mod golden;
 mod lasting;
 mod parts;

@@ -11,8 +11,9 @@ use std::{cell::Cell, error::Error as StdError, future::Future, io};
 
 use aws_sdk_dynamodb::{
     config::{
-        ConfigBag, Intercept, RuntimeComponents, endpoint::Endpoint,
-        interceptors::FinalizerInterceptorContextRef,
+        ConfigBag, Intercept, RuntimeComponents,
+        endpoint::Endpoint,
+        interceptors::{FinalizerInterceptorContextMut, FinalizerInterceptorContextRef},
     },
     error::{BoxError, ProvideErrorMetadata},
     operation::{
@@ -20,6 +21,8 @@ use aws_sdk_dynamodb::{
         update_item::UpdateItemError,
     },
 };
+
+use aws_smithy_runtime_api::client::orchestrator::OrchestratorError;
 
 tokio::task_local! {
     static ATTEMPTS: Attempts;
@@ -77,6 +80,25 @@ impl Intercept for AttemptObserver {
         "lambda-idempotency attempt observer"
     }
 
+    /// DynamoDB always answers with a JSON object. An answer of success without a body comes from something in between,
+    /// which may have passed the request on or not: DynamoDB's own answer was lost. The SDK would read such an answer as
+    /// a write that was applied, or as a read that found nothing.
+    fn modify_before_attempt_completion(
+        &self,
+        context: &mut FinalizerInterceptorContextMut<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let is_lost = matches!(context.output_or_error(), Some(Ok(_)))
+            && context
+                .response()
+                .is_some_and(|response| response.body().bytes().is_some_and(<[u8]>::is_empty));
+        if let Some(answer) = context.output_or_error_mut().filter(|_| is_lost) {
+            *answer = Err(OrchestratorError::response("the answer's body is empty".into()));
+        }
+        Ok(())
+    }
+
     fn read_after_attempt(
         &self,
         context: &FinalizerInterceptorContextRef<'_>,
@@ -109,7 +131,7 @@ fn had_no_listener(context: &FinalizerInterceptorContextRef<'_>) -> bool {
         error.as_connector_error().is_some_and(|error| was_refused(error)))
 }
 
-fn was_refused(error: &(dyn StdError + 'static)) -> bool {
+pub(super) fn was_refused(error: &(dyn StdError + 'static)) -> bool {
     std::iter::successors(Some(error), |&error| error.source())
         .filter_map(|error| error.downcast_ref::<io::Error>())
         .any(|error| error.kind() == io::ErrorKind::ConnectionRefused)

@@ -2,11 +2,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use aws_config::BehaviorVersion;
 use aws_sdk_dynamodb::{
     Client,
     config::{
-        self, FrameworkMetadata, Region, SharedInterceptor, retry::RetryConfig, timeout::TimeoutConfig,
+        self, FrameworkMetadata, Region, SharedInterceptor,
+        retry::{RetryConfig, RetryPartition, TokenBucket},
+        timeout::TimeoutConfig,
     },
 };
 
@@ -14,6 +15,8 @@ use super::{
     DynamoDbStore, Inner,
     attempts::{AttemptObserver, shown},
     attributes::AttributeNames,
+    connections::Connections,
+    environment::{check_endpoint, load},
     expressions::Plans,
 };
 use crate::{
@@ -36,6 +39,10 @@ const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
 const INITIAL_BACKOFF: Duration = Duration::from_millis(25);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_ATTEMPTS: u32 = 8;
+/// The SDK's quota for retries in this process. A retry after a timeout costs 10. Its default, 500, ends the retries of
+/// 50 concurrent calls whose connections died in a freeze. This quota allows each message of the largest batch one such
+/// retry. The number of attempts and the operation's timeout limit the retries anyway.
+const RETRY_QUOTA: usize = 10 * 10_000;
 
 /// The configuration of a [`DynamoDbStore`].
 #[derive(Clone)]
@@ -75,7 +82,12 @@ impl StoreBuilder<DynamoDbStore> {
 
     /// Uses this client's configuration: Region, credentials, endpoint, and the retries and timeouts that the client
     /// sets. If the client has the SDK's default retries, the store replaces them by up to 8 attempts with a backoff
-    /// from 25 ms. Without a client, `aws-config` loads everything from the environment.
+    /// from 25 ms. Without a client, `aws-config` loads everything from the environment, and an empty variable counts as
+    /// unset.
+    ///
+    /// If the client has no HTTP client of its own, the store gives it one that doesn't reuse connections after a
+    /// freeze. With an HTTP client of your own, set its idle timeout to 20 s or less: otherwise each connection that died
+    /// in a freeze may cost an attempt.
     pub fn client(mut self, client: Client) -> Self {
         self.choices.client = Some(client);
         self
@@ -165,8 +177,9 @@ impl StoreBuilder<DynamoDbStore> {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] for a setting that isn't valid, such as a timeout of zero, an inline limit over 350
-    /// KiB, two attributes with one name (the sort key included), or a partition without a sort key. Also if there's
-    /// no Region: neither the builder nor the environment sets it, and you passed no [`client`](Self::client).
+    /// KiB, two attributes with one name (the sort key included), a partition without a sort key, or an endpoint without
+    /// `http://` or `https://`. Also if there's no Region: neither the builder, nor the [`client`](Self::client) or the
+    /// environment sets it.
     ///
     /// # Cancel safety
     ///
@@ -178,7 +191,7 @@ impl StoreBuilder<DynamoDbStore> {
     /// Like [`build`](Self::build), with a given client. It isn't async, because it loads nothing from the environment.
     pub(super) fn build_with(self, client: &Client) -> Result<DynamoDbStore, Error> {
         self.choices.check()?;
-        Ok(self.choices.assemble(client.config().to_builder()))
+        self.choices.assemble(client.config().to_builder())
     }
 }
 
@@ -187,9 +200,10 @@ impl Choices {
         self.check()?;
         let config = match &self.client {
             Some(client) => client.config().to_builder(),
-            None => self.load().await?,
+            // Boxed, because it's large and runs once.
+            None => Box::pin(load(self.region.as_deref(), self.endpoint_url.as_deref())).await?,
         };
-        Ok(self.assemble(config))
+        self.assemble(config)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -227,28 +241,10 @@ impl Choices {
                 return invalid(format!("the {what} is empty; give one, or leave it out"));
             }
         }
-        Ok(())
+        self.endpoint_url.as_ref().map_or(Ok(()), |url| check_endpoint("the store's endpoint URL", url))
     }
 
-    async fn load(&self) -> Result<config::Builder, Error> {
-        let mut loader = aws_config::defaults(BehaviorVersion::latest());
-        if let Some(region) = &self.region {
-            loader = loader.region(Region::new(region.clone()));
-        }
-        if let Some(endpoint_url) = &self.endpoint_url {
-            loader = loader.endpoint_url(endpoint_url);
-        }
-        let loaded = loader.load().await;
-        if loaded.region().is_none() {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "no AWS Region is known; set AWS_REGION, or pass the Region to the store's builder or with --region",
-            ));
-        }
-        Ok(config::Builder::from(&loaded))
-    }
-
-    fn assemble(self, mut config: config::Builder) -> DynamoDbStore {
+    fn assemble(self, mut config: config::Builder) -> Result<DynamoDbStore, Error> {
         if let Some(region) = self.region {
             config = config.region(Region::new(region));
         }
@@ -259,6 +255,12 @@ impl Choices {
         // invocation's time. This code therefore sets both timeouts, even if the client disables them. The builder's
         // value comes first, then the client's, then the default.
         let before = config.clone().build();
+        if before.region().is_none() {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "the DynamoDB client has no AWS Region; set its Region, or pass one to the store's builder",
+            ));
+        }
         let timeouts = before.timeout_config().map_or_else(TimeoutConfig::builder, TimeoutConfig::to_builder);
         let client_has = |get: fn(&TimeoutConfig) -> Option<Duration>| before.timeout_config().and_then(get);
         let attempt_timeout = self
@@ -279,6 +281,14 @@ impl Choices {
                 retries.with_initial_backoff(INITIAL_BACKOFF).with_max_backoff(MAX_BACKOFF),
             ));
         }
+        if before.retry_partition().is_none() {
+            let quota =
+                RetryPartition::custom("lambda-idempotency").token_bucket(TokenBucket::new(RETRY_QUOTA));
+            config.set_retry_partition(Some(quota.build()));
+        }
+        if before.http_client().is_none() {
+            config = config.http_client(Connections::default());
+        }
         // This name appears as `lib/lambda-idempotency/VERSION` in the `User-Agent`, which CloudTrail's data events
         // show.
         if let Ok(name) = FrameworkMetadata::new("lambda-idempotency", Some(env!("CARGO_PKG_VERSION"))) {
@@ -287,7 +297,7 @@ impl Choices {
         // A permanent interceptor saves a configuration lookup at each of a request's nineteen hooks.
         config.push_interceptor(SharedInterceptor::permanent(AttemptObserver));
         let config = config.build();
-        DynamoDbStore {
+        Ok(DynamoDbStore {
             inner: Arc::new(Inner {
                 client: Client::from_conf(config),
                 table: self.table,
@@ -298,7 +308,7 @@ impl Choices {
                 partition: self.partition,
                 inline_limit: self.inline_limit,
             }),
-        }
+        })
     }
 }
 

@@ -216,14 +216,12 @@ impl DynamoDbStore {
         match answer {
             Ok(_) => Ok(CommitOutcome::Answered(WriteOutcome::Applied)),
             Err(error) => {
-                let committed = self.cancelled(Some(key), own, error, findings).await?;
-                // If the write required that no record exists, but one does, DynamoDB may not return that record. Then
-                // `shown` reads it.
-                match (committed, write) {
-                    (CommitOutcome::Answered(written), Write::Conclude { seen: None, .. }) => {
+                // If the record's condition failed, DynamoDB may not return the record. Then `shown` reads it.
+                match self.cancelled(Some(key), own, error, findings).await? {
+                    CommitOutcome::Answered(written) => {
                         self.shown(key, written).await.map(CommitOutcome::Answered)
                     }
-                    (committed, _) => Ok(committed),
+                    declined @ CommitOutcome::Declined(_) => Ok(declined),
                 }
             }
         }
