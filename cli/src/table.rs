@@ -27,7 +27,8 @@ enum Command {
     /// it adds a missing version marker. Redis needs no table.
     Create(Shared),
     /// Check the table. In DynamoDB: its key, its TTL, its billing, its replicas; in PostgreSQL: its schema,
-    /// its index, the user's permissions, and that commits are durable.
+    /// its index, the user's permissions, and that commits are durable. Redis needs no table: checks the user's
+    /// permissions, and that the servers don't evict records.
     ///
     /// Prints one line per problem, with its fix. A problem is an error, or a note about a setting that you may
     /// have chosen. The exit code is 2 if there's an error, and 0 if there's none.
@@ -85,7 +86,7 @@ async fn create(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> 
 }
 
 async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
-    let (table, findings, healthy) = match arguments.open().await? {
+    let (name, findings, healthy) = match arguments.open().await? {
         OpenStore::DynamoDb(store) => {
             let problems = store.check_table().await.map_err(|error| Problem::of(&error))?;
             let findings = problems.iter().map(|problem| Finding {
@@ -104,7 +105,15 @@ async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
             });
             (store.table(), findings.collect(), HEALTHY_IN_POSTGRES)
         }
-        OpenStore::Redis(store) => return needs_no_table(&store.location(), *json),
+        OpenStore::Redis(store) => {
+            let problems = store.check_servers().await.map_err(|error| Problem::of(&error))?;
+            let findings = problems.iter().map(|problem| Finding {
+                is_note: problem.is_note(),
+                problem: problem.to_string(),
+                fix: fix_in_redis(problem),
+            });
+            (store.location(), findings.collect(), HEALTHY_IN_REDIS)
+        }
     };
     let findings: Vec<Finding> = findings;
     let is_ok = findings.iter().all(|finding| finding.is_note);
@@ -115,7 +124,7 @@ async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
                 json!({ "is_note": is_note, "problem": problem, "fix": fix })
             })
             .collect();
-        words::print_json(&json!({ "table": table, "ok": is_ok, "problems": problems }))?;
+        words::print_json(&json!({ healthy.what: name, "ok": is_ok, "problems": problems }))?;
     } else {
         let mut text = String::new();
         for Finding { is_note, problem, fix } in &findings {
@@ -123,7 +132,7 @@ async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
             text.push_str(&format!("{kind}: {problem}. fix: {fix}\n"));
         }
         if is_ok {
-            text.push_str(&format!("table `{table}` is ok: {}\n", healthy.when_there));
+            text.push_str(&format!("{} `{name}` is ok: {}\n", healthy.what, healthy.when_there));
         }
         words::print(&text)?;
     }
@@ -139,18 +148,44 @@ struct Finding {
 
 /// The text for a table that is OK.
 struct Healthy {
+    /// What was checked.
+    what: &'static str,
     when_new: &'static str,
     when_there: &'static str,
 }
 
 const HEALTHY_IN_DYNAMODB: Healthy = Healthy {
+    what: "table",
     when_new: "it's billed on demand, and TTL is on",
     when_there: "its key is right, and TTL is on",
 };
 const HEALTHY_IN_POSTGRES: Healthy = Healthy {
+    what: "table",
     when_new: "with an index for `idempotency sweep`",
     when_there: "its schema fits this version of the library",
 };
+
+const HEALTHY_IN_REDIS: Healthy = Healthy {
+    what: "store",
+    when_new: "it needs no table",
+    when_there: "the user may run every command that the store needs",
+};
+
+/// Returns the fix for `problem` in Redis.
+fn fix_in_redis(problem: &TableProblem) -> String {
+    match problem {
+        TableProblem::Privileges { missing } => format!("`ACL SETUSER … {}`", missing.join(" ")),
+        TableProblem::Evicts { .. } => {
+            "`CONFIG SET maxmemory-policy noeviction` (in a managed service, its parameter group), or add \
+             eviction=accepted to the URL"
+                .to_owned()
+        }
+        TableProblem::EvictionUnknown { .. } => {
+            "`ACL SETUSER … +info`, or check that maxmemory-policy is noeviction".to_owned()
+        }
+        _ => "see the library's documentation".to_owned(),
+    }
+}
 
 /// Returns the fix for `problem` in PostgreSQL, as a command or a statement if there is one.
 fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArguments) -> String {

@@ -105,6 +105,18 @@ pub enum TableProblem {
     /// PostgreSQL: the server answers before a commit is on disk, so a crash of the server can lose the most recent
     /// claims and outcomes. Not an error if that's intended; see [`is_note`](Self::is_note).
     AsynchronousCommit,
+    /// Redis: the server has an eviction policy that removes live records when its memory is full.
+    Evicts {
+        /// The server's address.
+        server: String,
+        /// The policy.
+        policy: String,
+    },
+    /// Redis: the server doesn't say its eviction policy, or the user may not ask; see [`is_note`](Self::is_note).
+    EvictionUnknown {
+        /// The server's address.
+        server: String,
+    },
 }
 
 impl TableProblem {
@@ -112,7 +124,11 @@ impl TableProblem {
     pub const fn is_note(&self) -> bool {
         matches!(
             self,
-            Self::Provisioned | Self::NoIndex | Self::IndexOnExpiry { .. } | Self::AsynchronousCommit
+            Self::Provisioned
+                | Self::NoIndex
+                | Self::IndexOnExpiry { .. }
+                | Self::AsynchronousCommit
+                | Self::EvictionUnknown { .. }
         )
     }
 }
@@ -163,6 +179,12 @@ impl fmt::Display for TableProblem {
                 "synchronous_commit is off: a crash of the server can lose the most recent claims and outcomes, and \
                  those operations run again",
             ),
+            Self::Evicts { server, policy } => write!(
+                f,
+                "{server} has the eviction policy {policy}: when its memory is full, it removes live records, and their \
+                 operations run again"
+            ),
+            Self::EvictionUnknown { server } => write!(f, "the eviction policy of {server} is unknown"),
         }
     }
 }

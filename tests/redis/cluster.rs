@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use lambda_idempotency::{
     StoredKey, conformance,
-    store::{Store, StoreErrorKind, WriteOutcome},
+    store::{Store, StoreErrorKind, TableProblem, WriteOutcome},
 };
 use tokio::net::TcpSocket;
 
@@ -105,6 +105,22 @@ async fn requests_reach_the_node_with_the_slot() {
     let error = claim(&patient(&nodes[0].url()), &key_in(&nodes[0], false)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(error.to_string().contains("redis-cluster://"), "{error}");
+}
+
+/// Each node has its own policy.
+#[tokio::test]
+async fn each_node_is_checked_for_eviction() {
+    let Some(nodes) = two().await else { return };
+    let store = patient(&url(&nodes[0]));
+    assert_eq!(store.check_servers().await.unwrap(), []);
+    assert_eq!(nodes[1].run(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]), "OK");
+    claimed(&store, &key_in(&nodes[0], true)).await;
+    let error = claim(&store, &key_in(&nodes[0], false)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert!(error.to_string().contains("volatile-lru"), "{error}");
+    let problem =
+        TableProblem::Evicts { server: nodes[1].address().to_string(), policy: "volatile-lru".to_owned() };
+    assert_eq!(store.check_servers().await.unwrap(), [problem]);
 }
 
 #[tokio::test]

@@ -175,13 +175,32 @@ async fn url_password_is_never_shown() {
 async fn redis_needs_no_table() {
     let Some(bench) = Bench::new() else { return };
     let location = format!("redis://{}/0", bench.server.address());
-    for command in ["create", "check"] {
-        let answer = bench.run(&["table", command]).await;
-        let says = format!("{location} needs no table: Redis stores each record under its own key\n");
-        assert_eq!((answer.code, answer.out), (0, says));
-        let answer = bench.run(&["table", command, "--json"]).await;
-        assert_eq!(answer.json(), json!({ "store": location, "needs_table": false }));
-    }
+    let answer = bench.run(&["table", "create"]).await;
+    let says = format!("{location} needs no table: Redis stores each record under its own key\n");
+    assert_eq!((answer.code, answer.out), (0, says));
+    let answer = bench.run(&["table", "create", "--json"]).await;
+    assert_eq!(answer.json(), json!({ "store": location, "needs_table": false }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn table_check_finds_evicting_servers() {
+    let Some(bench) = Bench::new() else { return };
+    let location = format!("redis://{}/0", bench.server.address());
+    let answer = bench.run(&["table", "check"]).await;
+    assert_eq!(answer.code, 0);
+    has(&answer.out, &[&format!("store `{location}` is ok: the user may run every command")]);
+    bench.server.run(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let answer = bench.run(&["table", "check"]).await;
+    assert_eq!(answer.code, 2);
+    has(
+        &answer.out,
+        &["error: ", "has the eviction policy allkeys-lru", "fix: `CONFIG SET maxmemory-policy noeviction`"],
+    );
+    let answer = bench.run(&["table", "check", "--json"]).await;
+    assert_eq!(answer.json()["ok"], json!(false));
+    let accepted = format!("{}?eviction=accepted", url(&bench.server));
+    assert_eq!(run_in(&[], &["table", "check", "--store", &accepted]).await.code, 0);
+    bench.server.run(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

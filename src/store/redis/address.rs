@@ -59,6 +59,8 @@ pub(super) struct Location {
     pub(super) key_prefix: Option<String>,
     /// A file of certificates to trust.
     pub(super) root_certificates: Option<String>,
+    /// Whether the server may evict records.
+    pub(super) accepts_eviction: bool,
 }
 
 impl Location {
@@ -86,6 +88,7 @@ impl Location {
             database: database(url.path())?,
             key_prefix: None,
             root_certificates: None,
+            accepts_eviction: false,
         };
         // If a password has an unencoded `?`, the URL's parameters begin there. They then contain the rest of the
         // password, the `@` and the host.
@@ -130,6 +133,8 @@ impl Location {
                 return Err(invalid("has the parameter sslrootcert without a value"));
             }
             "sslrootcert" => self.root_certificates = Some(value.to_owned()),
+            "eviction" if value == "accepted" => self.accepts_eviction = true,
+            "eviction" => return Err(invalid("has the parameter eviction with a value other than accepted")),
             _ => return Ok(false),
         }
         Ok(true)
@@ -138,7 +143,7 @@ impl Location {
 
 /// Returns the error for an unknown parameter. The caller gives no `name` if the name may be a part of the password.
 fn unknown_parameter(name: Option<&str>) -> Error {
-    let known = "use cluster, node, prefix or sslrootcert";
+    let known = "use cluster, eviction, node, prefix or sslrootcert";
     match name {
         Some(name) => invalid(format!("has the unknown parameter {name:?}; {known}")),
         None => invalid(format!("has an unknown parameter; {known}, and encode a ? in the password as %3F")),
@@ -219,6 +224,8 @@ mod tests {
         assert!(Location::parse("redis://a?cluster=true").unwrap().is_cluster);
         assert!(!Location::parse("redis://a?cluster=false").unwrap().is_cluster);
         assert!(Location::parse("valkeys://a").unwrap().has_tls);
+        assert!(Location::parse("redis://a?eviction=accepted").unwrap().accepts_eviction);
+        assert!(!plain.accepts_eviction);
     }
 
     #[test]
@@ -240,6 +247,7 @@ mod tests {
             ("redis://:secret@h?sslrootcert=ca.pem", "write rediss://"),
             ("redis://:secret@h?cluster=maybe", "cluster"),
             ("redis://:secret@h?node=b:2", "only a cluster has"),
+            ("redis://:secret@h?eviction=secret", "other than accepted"),
             ("redis-cluster://:secret@h?node=b", "HOST:PORT"),
             ("redis-cluster://:secret@h/2", "only one"),
             ("redis-cluster://:secret@h?cluster=false", "cluster"),

@@ -36,6 +36,7 @@ pub struct Choices {
     root_certificates: Option<Vec<u8>>,
     attempt_timeout: Duration,
     operation_timeout: Duration,
+    accepts_eviction: bool,
 }
 
 impl Configured for RedisStore {
@@ -66,6 +67,7 @@ impl StoreBuilder<RedisStore> {
             root_certificates: None,
             attempt_timeout: DEFAULT_ATTEMPT_TIMEOUT,
             operation_timeout: DEFAULT_OPERATION_TIMEOUT,
+            accepts_eviction: false,
         };
         Self { choices }
     }
@@ -105,6 +107,14 @@ impl StoreBuilder<RedisStore> {
     /// Limits a request with all its attempts and connections. Default 2 s.
     pub fn operation_timeout(mut self, operation_timeout: Duration) -> Self {
         self.choices.operation_timeout = operation_timeout;
+        self
+    }
+
+    /// Accepts a server that evicts records, as `?eviction=accepted` in the URL does. **When its memory is full, such a
+    /// server removes live records, and their operations run again.** By default, the store refuses claims on a server
+    /// whose eviction policy isn't `noeviction`.
+    pub fn accept_eviction(mut self) -> Self {
+        self.choices.accepts_eviction = true;
         self
     }
 
@@ -160,6 +170,8 @@ impl Choices {
         Ok(RedisStore {
             inner: Arc::new(Inner {
                 nodes: Nodes::new(seeds, location.is_cluster),
+                accepts_eviction: self.accepts_eviction || location.accepts_eviction,
+                has_warned: std::sync::atomic::AtomicBool::new(false),
                 location,
                 connector,
                 key_prefix,
@@ -211,6 +223,7 @@ impl fmt::Debug for Choices {
             .field("key_prefix", &self.key_prefix)
             .field("attempt_timeout", &self.attempt_timeout)
             .field("operation_timeout", &self.operation_timeout)
+            .field("accepts_eviction", &self.accepts_eviction)
             .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,7 @@
 //! One request of the store: its attempts, and whether the write may have been applied.
 
+use std::sync::atomic::Ordering;
+
 use redis::{Cmd, Pipeline, Value, cmd};
 
 use super::{
@@ -7,9 +9,12 @@ use super::{
     cluster::slot,
     connection::{Live, Node},
     fault::{Class, Fault},
-    transition::Transition,
+    transition::{Check, Transition},
 };
-use crate::{store::StoreError, time::within};
+use crate::{
+    store::StoreError,
+    time::{Stopwatch, within},
+};
 
 /// The maximum number of attempts without redirection: one over the open connection, and one over a new connection if
 /// the open one is dead. More aren't needed here, since the library retries a failed call with backoff.
@@ -24,12 +29,16 @@ pub(super) enum Request<'a> {
     Read,
 }
 
+/// The script's answer if it applied the write, although it couldn't check the eviction policy.
+const UNCHECKED: &str = "UNKNOWN";
+
 impl Request<'_> {
     /// Whether this request can have an answer of this kind.
-    fn is_answered_by(self, answer: &Value) -> bool {
+    fn is_answered_by(self, answer: &Value, check: Check) -> bool {
         match answer {
             Value::Array(_) => true,
             Value::Int(1) => matches!(self, Self::Transition(_)),
+            Value::SimpleString(text) => text == UNCHECKED && check == Check::All,
             _ => false,
         }
     }
@@ -99,9 +108,19 @@ impl RedisStore {
     ) -> Result<Value, Fault> {
         let live = node.connection(&self.inner.connector).await?;
         let before = std::mem::replace(maybe_applied, true);
-        let answer = within(self.inner.connector.timeout, sent(&live, node, key, request, asks)).await;
+        let (check, watch) = (self.check_of(request, &live), Stopwatch::start());
+        let answer = within(self.inner.connector.timeout, sent(&live, node, key, request, check, asks)).await;
         let answer = match answer {
-            Some(Ok(answer)) if request.is_answered_by(&answer) => return Ok(answer),
+            Some(Ok(answer)) if request.is_answered_by(&answer, check) => {
+                if check != Check::Nothing && !matches!(answer, Value::Array(_)) {
+                    live.set_checked();
+                }
+                if matches!(answer, Value::SimpleString(_)) {
+                    self.warn_of_unknown_policy(node);
+                    return Ok(Value::Int(1));
+                }
+                return Ok(answer);
+            }
             Some(Ok(_)) => Err(Fault::new(Class::Unreadable, &node.address)),
             Some(Err(fault)) => Err(fault),
             None => Err(Fault::new(Class::TimedOut, &node.address)),
@@ -111,18 +130,53 @@ impl RedisStore {
             if fault.ends_connection() {
                 node.discard(&live);
             }
+            if matches!(fault.class, Class::Lost | Class::TimedOut) {
+                self.inner.nodes.discard_silent_for(watch.read());
+            }
         }
         answer
     }
+
+    /// What `request` has to check. The first claim over each connection checks the server, in its own round trip: the
+    /// server behind an address may change at a fail-over.
+    fn check_of(&self, request: Request<'_>, live: &Live) -> Check {
+        match request {
+            Request::Transition(transition) if transition.claims() && !live.is_checked() => {
+                if self.inner.accepts_eviction { Check::Commands } else { Check::All }
+            }
+            _ => Check::Nothing,
+        }
+    }
+
+    /// Warns once that the eviction policy is unknown. The store goes on: some services never say their policy, and the
+    /// permission to ask for it isn't among those that the store needs.
+    fn warn_of_unknown_policy(&self, node: &Node) {
+        if self.inner.has_warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::warn!(
+            target: "lambda_idempotency", event = "eviction_unknown", server = %node.address,
+            "the eviction policy of Redis is unknown: if it isn't noeviction, Redis removes live records when its memory \
+             is full, and their operations run again. Let the user run INFO (+info), or check maxmemory-policy and add \
+             eviction=accepted to the URL"
+        );
+    }
 }
 
-async fn sent(live: &Live, node: &Node, key: &str, request: Request<'_>, asks: bool) -> Result<Value, Fault> {
+async fn sent(
+    live: &Live,
+    node: &Node,
+    key: &str,
+    request: Request<'_>,
+    check: Check,
+    asks: bool,
+) -> Result<Value, Fault> {
     let send = async |command| send(live, node, command, asks).await;
     match request {
         Request::Read => send(cmd("HGETALL").arg(key).take()).await,
-        Request::Transition(transition) => match send(transition.by_digest(key)).await {
+        Request::Transition(transition) => match send(transition.by_digest(key, check)).await {
             // Redis has restarted, or has flushed its scripts.
-            Err(fault) if fault.class == Class::NoScript => send(transition.by_source(key)).await,
+            Err(fault) if fault.class == Class::NoScript => send(transition.by_source(key, check)).await,
             answer => answer,
         },
     }

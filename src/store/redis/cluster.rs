@@ -8,6 +8,7 @@ use std::{
     fmt,
     ops::RangeInclusive,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use redis::{Value, cmd};
@@ -101,6 +102,12 @@ impl Nodes {
         addresses.sort_by_key(ToString::to_string);
         addresses.dedup();
         Ok(addresses.iter().map(|address| self.at(address)).collect())
+    }
+
+    /// Stops using every connection on which no server has answered for `time`. After a freeze, the connections to all
+    /// nodes are dead, and each would cost the timeout of an attempt.
+    pub(super) fn discard_silent_for(&self, time: Duration) {
+        locked(&self.known).values().for_each(|node| node.discard_if_silent_for(time));
     }
 
     /// Discards the known slots, so that the next request asks for them again.

@@ -33,6 +33,8 @@ use crate::time::{LastAnswer, within};
 /// A connection that was idle for longer than this is pinged before the next request. A frozen sandbox's connections
 /// die unnoticed, and a request on a dead one costs the timeout of an attempt.
 const IDLE: Duration = Duration::from_secs(10);
+/// A connection that was idle for longer than this, by either clock, is closed without being used.
+const TOO_IDLE: Duration = Duration::from_secs(20);
 /// The timeout for the ping.
 const PING_TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -102,6 +104,8 @@ struct Driver {
     has_ended: Arc<AtomicBool>,
     /// When the last request was answered; `None` if a request was dropped before its answer.
     answered: Mutex<Option<LastAnswer>>,
+    /// Whether a claim over this connection has checked that the server and its user fit.
+    is_checked: AtomicBool,
 }
 
 impl Drop for Driver {
@@ -151,7 +155,10 @@ impl Live {
             driver.await;
         });
         let answered = Mutex::new(Some(LastAnswer::now()));
-        Ok(Self { connection, driver: Arc::new(Driver { task, has_ended, answered }) })
+        Ok(Self {
+            connection,
+            driver: Arc::new(Driver { task, has_ended, answered, is_checked: AtomicBool::new(false) }),
+        })
     }
 
     fn has_ended(&self) -> bool {
@@ -160,6 +167,24 @@ impl Live {
 
     fn is_idle(&self) -> bool {
         locked(&self.driver.answered).is_none_or(|answer| answer.idle_for() > IDLE)
+    }
+
+    fn is_too_idle(&self) -> bool {
+        locked(&self.driver.answered).is_some_and(|answer| answer.idle_for() > TOO_IDLE)
+    }
+
+    /// Whether the server hasn't answered on this connection for `time`.
+    pub(super) fn is_silent_for(&self, time: Duration) -> bool {
+        locked(&self.driver.answered).is_none_or(|answer| answer.idle_for() >= time)
+    }
+
+    /// Whether a claim over this connection has checked that the server and its user fit.
+    pub(super) fn is_checked(&self) -> bool {
+        self.driver.is_checked.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_checked(&self) {
+        self.driver.is_checked.store(true, Ordering::Relaxed);
     }
 
     async fn is_there(&self, at: &Address) -> bool {
@@ -221,7 +246,8 @@ impl Node {
         Self { address, live: Mutex::new(None), gate: tokio::sync::Mutex::new(()) }
     }
 
-    /// Returns an open connection to this node. Pings an idle connection first, and replaces a dead one.
+    /// Returns an open connection to this node. Pings an idle connection first, and replaces one that's dead or was idle
+    /// for too long.
     pub(super) async fn connection(&self, connector: &Connector) -> Result<Live, Fault> {
         if let Some(live) = self.live().filter(|live| !live.is_idle()) {
             return Ok(live);
@@ -233,7 +259,7 @@ impl Node {
             }
             // Discard before the ping: if the ping is dropped, the connection isn't used again.
             self.discard(&live);
-            if live.is_there(&self.address).await {
+            if !live.is_too_idle() && live.is_there(&self.address).await {
                 *locked(&self.live) = Some(live.clone());
                 return Ok(live);
             }
@@ -242,6 +268,14 @@ impl Node {
         let live = Box::pin(connector.connect(&self.address)).await?;
         *locked(&self.live) = Some(live.clone());
         Ok(live)
+    }
+
+    /// Stops using the connection if the server hasn't answered on it for `time`.
+    pub(super) fn discard_if_silent_for(&self, time: Duration) {
+        let mut kept = locked(&self.live);
+        if kept.as_ref().is_some_and(|kept| kept.is_silent_for(time)) {
+            *kept = None;
+        }
     }
 
     fn live(&self) -> Option<Live> {

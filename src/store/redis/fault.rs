@@ -52,6 +52,10 @@ pub(super) enum Class {
     NotAuthenticated,
     /// The user lacks a permission.
     NotPermitted,
+    /// The user may not run these commands, which a later transition needs.
+    Lacks(String),
+    /// The server has this eviction policy, which removes live records.
+    Evicts(&'static str),
     /// The value under the key isn't a hash.
     NoHash,
     /// The database doesn't exist.
@@ -130,6 +134,9 @@ impl Fault {
         let (code, details) = (error.code(), error.details().unwrap_or_default());
         let class = match code {
             "MOVED" | "ASK" => elsewhere(code, details, at),
+            // The script's own errors.
+            "LACKS" => Class::Lacks(commands(details)),
+            "EVICTS" => Class::Evicts(policy(details)),
             // These replies begin with no specific code. Up to version 6, Redis wraps a script's error in such a reply.
             "ERR" => of_sentence(details),
             code if code.starts_with('@') => of_sentence(details),
@@ -157,6 +164,8 @@ impl Fault {
             | Class::Busy
             | Class::TooManyConnections
             | Class::NotAuthenticated
+            | Class::Lacks(_)
+            | Class::Evicts(_)
             | Class::NoHash
             | Class::NoDatabase
             | Class::TooLarge => true,
@@ -198,6 +207,8 @@ impl Fault {
             | Class::IsCluster
             | Class::NotAuthenticated
             | Class::NotPermitted
+            | Class::Lacks(_)
+            | Class::Evicts(_)
             | Class::NoDatabase
             | Class::Refused => StoreErrorKind::Rejected,
             Class::NoHash => StoreErrorKind::Corrupt,
@@ -275,6 +286,15 @@ impl Fault {
                 "Redis at {at} doesn't let this user run a command that the store needs; see the store's documentation \
                  for the list"
             ),
+            Class::Lacks(commands) => format!(
+                "Redis at {at} doesn't let this user run a command that the store needs later: {commands}; grant it, and \
+                 see the store's documentation for the list"
+            ),
+            Class::Evicts(policy) => format!(
+                "Redis at {at} has the eviction policy {policy}: when its memory is full, it removes live records, and \
+                 their operations run again. Set maxmemory-policy to noeviction, or accept this with eviction=accepted in \
+                 the URL"
+            ),
             Class::NoHash => format!("a record in Redis at {at} can't be read: it isn't a hash"),
             Class::NoDatabase => format!("Redis at {at} has no database with the number in the URL"),
             Class::TooLarge => {
@@ -287,6 +307,31 @@ impl Fault {
             }
         }
     }
+}
+
+/// The policies that evict records ("Key eviction", redis.io).
+const EVICTING: [&str; 7] = [
+    "allkeys-lru",
+    "allkeys-lfu",
+    "allkeys-random",
+    "volatile-lru",
+    "volatile-lfu",
+    "volatile-random",
+    "volatile-ttl",
+];
+
+/// The eviction policy at the beginning of `details`. An unknown policy isn't shown.
+fn policy(details: &str) -> &'static str {
+    let found = details.split_whitespace().next();
+    EVICTING.into_iter().find(|known| Some(*known) == found).unwrap_or("of an unknown name")
+}
+
+/// The commands that `details` lists. Only names that the script may list are shown.
+fn commands(details: &str) -> String {
+    const NEEDED: [&str; 9] =
+        ["evalsha", "eval", "exists", "hget", "hgetall", "hset", "hdel", "pexpireat", "persist"];
+    let listed = |name: &&str| details.split([',', ' ']).any(|found| found == *name);
+    NEEDED.into_iter().filter(listed).collect::<Vec<_>>().join(", ")
 }
 
 fn of_code(code: &str) -> Class {

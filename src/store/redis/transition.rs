@@ -15,7 +15,28 @@ use crate::{
 /// The script that applies every transition.
 pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SOURCE));
 
-const SOURCE: &str = include_str!("transition.lua");
+const SOURCE: &str = concat!(include_str!("fitness.lua"), include_str!("transition.lua"));
+
+/// What a claim checks in the same step, before it's written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Check {
+    Nothing,
+    /// That the user may run every command that a later transition needs. Otherwise, the handler would run, and its
+    /// outcome couldn't be recorded.
+    Commands,
+    /// Also that the server doesn't evict records.
+    All,
+}
+
+impl Check {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nothing => "",
+            Self::Commands => "commands",
+            Self::All => "all",
+        }
+    }
+}
 
 /// How long Redis keeps a record after it expires, in ms. Redis removes records by its own clock, which may differ
 /// from the executors' clocks.
@@ -58,11 +79,18 @@ pub(super) struct Transition {
     /// When the record expires. Redis removes it [`SWEEP_MARGIN_MS`] later. `None` means never.
     expires_at: Option<Timestamp>,
     values: Values,
+    /// Whether a handler runs once this write is applied.
+    claims: bool,
 }
 
 impl Transition {
     /// Translates `write`.
     pub(super) fn of(write: &Write) -> Self {
+        let claims = matches!(write, Write::Claim(_) | Write::Reclaim { .. } | Write::TakeOver { .. });
+        Self { claims, ..Self::parts_of(write) }
+    }
+
+    fn parts_of(write: &Write) -> Self {
         match write {
             Write::Claim(lock) => Self::default().if_absent().sets(codec::lock(lock), lock.expires_at),
             Write::Reclaim { seen, lock } => Self::default()
@@ -194,22 +222,28 @@ impl Transition {
         settled
     }
 
+    /// Whether a handler runs once this write is applied. Only such a write checks the server: a handler that has run
+    /// must be able to record its outcome on any server.
+    pub(super) const fn claims(&self) -> bool {
+        self.claims
+    }
+
     /// Whether a value is longer than Redis accepts.
     pub(super) fn is_too_large(&self) -> bool {
         self.values.iter().any(|(_, value)| value.len() > LONGEST_VALUE)
     }
 
     /// The command that runs the script by its digest, if Redis has it.
-    pub(super) fn by_digest(&self, key: &str) -> Cmd {
-        self.command("EVALSHA", SCRIPT.get_hash(), key)
+    pub(super) fn by_digest(&self, key: &str, check: Check) -> Cmd {
+        self.command("EVALSHA", SCRIPT.get_hash(), key, check)
     }
 
     /// The command that sends the script itself.
-    pub(super) fn by_source(&self, key: &str) -> Cmd {
-        self.command("EVAL", SOURCE, key)
+    pub(super) fn by_source(&self, key: &str, check: Check) -> Cmd {
+        self.command("EVAL", SOURCE, key, check)
     }
 
-    fn command(&self, name: &str, script: &str, key: &str) -> Cmd {
+    fn command(&self, name: &str, script: &str, key: &str, check: Check) -> Cmd {
         let mut command = cmd(name);
         command.arg(script).arg(1).arg(key).arg(self.conditions.len());
         for (relation, field, value) in &self.conditions {
@@ -220,6 +254,7 @@ impl Transition {
             command.arg(*field);
         }
         command.arg(self.expires_at.map(|at| removal(at).to_string()).unwrap_or_default());
+        command.arg(check.as_str());
         for (field, value) in &self.values {
             command.arg(*field).arg(&**value);
         }
