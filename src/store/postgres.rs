@@ -114,6 +114,10 @@
 //! RDS Proxy pins a session when a statement changes a setting, according to its
 //! [manual](https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/rds-proxy-pinning.html).
 //!
+//! Another client of a pooler may leave its own `search_path` in a session. It never counts: the store looks the table's
+//! schema up once, under the default path of its user, and names the schema in every statement. That look-up sets the
+//! path in its own transaction, so behind RDS Proxy, name the schema yourself (`?table=SCHEMA.TABLE`).
+//!
 //! With `role`, set the limits once: `ALTER ROLE app SET statement_timeout = '750ms'` and
 //! `ALTER ROLE app SET lock_timeout = '250ms'`. Then the store's statements change no setting.
 //! [`run_in`](crate::Operation::run_in) takes an advisory lock, which may pin a proxy's session too.

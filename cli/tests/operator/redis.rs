@@ -189,7 +189,10 @@ async fn table_check_finds_evicting_servers() {
     let answer = bench.run(&["table", "check"]).await;
     assert_eq!(answer.code, 0);
     has(&answer.out, &[&format!("store `{location}` is ok: the user may run every command")]);
-    bench.server.run(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let set = |policy| {
+        bench.server.run_as(&[PASSWORD], &["CONFIG", "SET", "maxmemory-policy", policy]);
+    };
+    set("allkeys-lru");
     let answer = bench.run(&["table", "check"]).await;
     assert_eq!(answer.code, 2);
     has(
@@ -200,7 +203,6 @@ async fn table_check_finds_evicting_servers() {
     assert_eq!(answer.json()["ok"], json!(false));
     let accepted = format!("{}?eviction=accepted", url(&bench.server));
     assert_eq!(run_in(&[], &["table", "check", "--store", &accepted]).await.code, 0);
-    bench.server.run(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

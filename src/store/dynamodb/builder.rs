@@ -258,7 +258,7 @@ impl Choices {
         if before.region().is_none() {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "the DynamoDB client has no AWS Region; set its Region, or pass one to the store's builder",
+                "the DynamoDB client has no AWS Region; set AWS_REGION, or pass the Region to the client or to the store's builder",
             ));
         }
         let timeouts = before.timeout_config().map_or_else(TimeoutConfig::builder, TimeoutConfig::to_builder);

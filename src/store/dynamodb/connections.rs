@@ -22,12 +22,13 @@ use std::{
     time::Duration,
 };
 
-use aws_smithy_http_client::{ConnectorBuilder, proxy::ProxyConfig, tls};
+use aws_sdk_dynamodb::{config::ConfigBag, error::BoxError};
+use aws_smithy_http_client::{Connector, proxy::ProxyConfig, tls};
 use aws_smithy_runtime_api::client::{
     connector_metadata::ConnectorMetadata,
     http::{HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector},
     orchestrator::HttpRequest,
-    runtime_components::RuntimeComponents,
+    runtime_components::{RuntimeComponents, RuntimeComponentsBuilder},
 };
 
 use super::attempts::was_refused;
@@ -71,19 +72,23 @@ struct Health {
     is_suspect: AtomicBool,
 }
 
+/// Makes a connector as the SDK's default client does, except for the idle timeout.
+fn connector(settings: Option<&HttpConnectorSettings>, components: Option<&RuntimeComponents>) -> Connector {
+    let mut builder = Connector::builder()
+        .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc))
+        .proxy_config(ProxyConfig::from_env())
+        .pool_idle_timeout(IDLE);
+    builder.set_connector_settings(settings.cloned());
+    builder.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
+    builder.build()
+}
+
 impl Pool {
     fn new(settings: &HttpConnectorSettings, components: &RuntimeComponents) -> Self {
-        let provider = tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc);
-        let mut builder = ConnectorBuilder::default()
-            .tls_provider(provider)
-            .connector_settings(settings.clone())
-            .proxy_config(ProxyConfig::from_env())
-            .pool_idle_timeout(IDLE);
-        builder.set_sleep_impl(components.sleep_impl());
         let made = LastAnswer::now();
         Self {
             timeouts: timeouts(settings),
-            connector: SharedHttpConnector::new(builder.build()),
+            connector: SharedHttpConnector::new(connector(Some(settings), Some(components))),
             made,
             health: Arc::new(Health { answered: Mutex::new(made), is_suspect: AtomicBool::new(false) }),
         }
@@ -116,6 +121,17 @@ impl HttpClient for Connections {
         });
         let Pool { connector, health, .. } = &pools[at];
         SharedHttpConnector::new(Watched { connector: connector.clone(), health: Arc::clone(health) })
+    }
+
+    /// Makes a connector, which loads the machine's certificates. In Lambda, the store is built during the
+    /// initialization, which gets more CPU time than the first request.
+    fn validate_base_client_config(
+        &self,
+        _: &RuntimeComponentsBuilder,
+        _: &ConfigBag,
+    ) -> Result<(), BoxError> {
+        drop(connector(None, None));
+        Ok(())
     }
 
     fn connector_metadata(&self) -> Option<ConnectorMetadata> {

@@ -159,7 +159,7 @@ impl StoreBuilder<PostgresStore> {
     }
 
     /// Checks that a connection is alive before a call uses it, if the server's last answer on it is at least this old.
-    /// Default 10 s; zero checks every time.
+    /// Default 10 s; zero checks every time. A connection that was idle for over 20 s is closed instead.
     pub fn check_after(mut self, check_after: Duration) -> Self {
         self.choices.check_after = check_after;
         self

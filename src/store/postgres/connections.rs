@@ -18,6 +18,7 @@ use super::{
     Inner,
     direct::process_at_connect,
     fault::Fault,
+    limits::Timeouts,
     place::Place,
     source::{Object, Pool},
     statements::{LOCK_LIMIT, PROCESS, SCHEMA_VERSION, STATEMENT_LIMIT},
@@ -167,7 +168,10 @@ impl Inner {
             let found = patience.connecting.spend(self.find(&connection)).await;
             match found.unwrap_or_else(|| Err(Fault::not_reached())) {
                 Ok(found) => {
-                    connection.release();
+                    // The look-up changes a setting, so a proxy may have pinned the session. Closing it ends that.
+                    if self.limits.timeouts != Timeouts::Role {
+                        connection.release();
+                    }
                     return found.place.ok_or_else(|| self.error(Fault::missing_table()));
                 }
                 // A connection that died while it was idle. The look-up only reads.

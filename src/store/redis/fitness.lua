@@ -31,6 +31,8 @@ end
 
 -- Returns the eviction policy, or nil if the server doesn't say it, or the user may not ask.
 local function eviction_policy()
+  -- Redis 5 and 6 need this before a command whose answer varies, if their configuration says so.
+  if redis.replicate_commands then redis.replicate_commands() end
   local memory = redis.pcall('INFO', 'memory')
   return type(memory) == 'string' and string.match(memory, 'maxmemory_policy:([%a%-]+)') or nil
 end
