@@ -100,7 +100,9 @@ struct Seen {
 pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.open().await?;
     let clock = system_clock();
-    let end = arguments.length.map(|length| clock.now().saturating_add(length));
+    let (end, began) = (arguments.length.map(|length| clock.now().saturating_add(length)), clock.monotonic());
+    // Both clocks end the watch: the wall clock may be set back.
+    let has_lasted = |length| clock.monotonic().saturating_duration_since(began) >= length;
     let mut before: Option<HashMap<StoredKey, Seen>> = None;
     loop {
         let found = every_record(&store).await?;
@@ -111,7 +113,8 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
             Some(before) => arguments.tell(before, &seen, now)?,
         };
         before = Some(seen);
-        if !is_read || end.is_some_and(|end| clock.now() >= end) {
+        let is_over = end.is_some_and(|end| clock.now() >= end) || arguments.length.is_some_and(has_lasted);
+        if !is_read || is_over {
             return Ok(ExitCode::SUCCESS);
         }
         // Stop as soon as the reader has closed the pipe, as `grep -m1` does after its first match: DynamoDB bills each
