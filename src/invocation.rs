@@ -34,7 +34,7 @@ pub struct Invocation {
     tenant: Option<Arc<str>>,
     /// When the invocation began, on both clocks. Set only if the deadline is known, because only then does the
     /// invocation end soon.
-    began: Option<Moment>,
+    began: Began,
     /// The refused steps of the run that the invocation was passed on from, for steps in tasks that the run spawns.
     refusals: Option<Refusals>,
 }
@@ -92,6 +92,18 @@ impl Refusals {
     }
 }
 
+/// When an invocation began. Two values of one invocation are equal, whether or not both have it.
+#[derive(Clone, Copy, Default)]
+struct Began(Option<Moment>);
+
+impl PartialEq for Began {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Began {}
+
 impl fmt::Debug for Invocation {
     /// Leaves out the tenant, which is as private as a caller.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,22 +138,22 @@ impl Invocation {
             caller_waits_until: None,
             short_lease: None,
             tenant: None,
-            began: None,
+            began: Began::default(),
             refusals: None,
         }
     }
 
     /// Notes that the invocation begins now, unless that's noted already.
     pub(crate) fn beginning(mut self, clock: &dyn Clock) -> Self {
-        if self.deadline.is_some() && self.began.is_none() {
-            self.began = Some(Moment::now(clock));
+        if self.deadline.is_some() && self.began.0.is_none() {
+            self.began = Began(Some(Moment::now(clock)));
         }
         self
     }
 
     /// When the invocation began, if its deadline is known.
     pub(crate) fn began(&self) -> Option<Moment> {
-        self.began
+        self.began.0
     }
 
     /// Sets the tenant, which becomes part of the keys of the invocation's steps.
@@ -247,6 +259,15 @@ mod tests {
         assert_eq!((unknown.request_id(), unknown.is_known()), (None, false));
         let known = Invocation::entered(Timestamp::from_secs(1_795_000_000), Timestamp::default(), "id");
         assert_eq!((known.request_id().map(|id| &**id), known.is_known()), (Some("id"), true));
+    }
+
+    #[test]
+    fn noted_beginning_keeps_invocations_equal() {
+        let now = Timestamp::from_secs(1_795_000_000);
+        let invocation = Invocation::entered(now, now.saturating_add(Duration::from_secs(10)), "id");
+        let begun = invocation.clone().beginning(&crate::time::system_clock());
+        assert!(begun.began().is_some() && begun == invocation);
+        assert!(Invocation::unknown().beginning(&crate::time::system_clock()).began().is_none());
     }
 
     #[cfg(feature = "events")]

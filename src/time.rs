@@ -45,7 +45,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 }
 
 /// One moment, on the wall clock and on the monotonic clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     by_wall_clock: Timestamp,
     by_monotonic_clock: Instant,

@@ -165,6 +165,7 @@ impl<F: Format> Operation<F> {
         }
         attempting(&invocation, &key);
         let begun = begin(driver, &key, fingerprint, &invocation).await;
+        let begun = begun.inspect(|_| driver.knows(&key));
         begun.map_err(|refused| refused_within(&invocation, &key, refused.error))
     }
 

@@ -100,6 +100,7 @@ impl<F: Format> Operation<F> {
         attempting(invocation, &key);
         InTransaction::begin(driver, records, key.clone(), fingerprint, invocation)
             .await
+            .inspect(|_| driver.knows(&key))
             .map_err(|refused| refused_within(invocation, &key, refused.reported(&key).error))
     }
 

@@ -139,6 +139,13 @@ impl Driver {
         Self { clock: self.clock.begun(invocation.began()), ..self.clone() }
     }
 
+    /// Notes for `fail_open` that `key` runs, or has an outcome.
+    pub(crate) fn knows(&self, key: &StoredKey) {
+        if self.settings.fail_open {
+            self.shared.brake.enter(key).knows_the_key();
+        }
+    }
+
     /// The local cache, if there's one and the settings use it.
     pub(crate) fn cache(&self) -> Option<&LocalCache> {
         self.shared.cache.as_ref().filter(|_| self.settings.local_cache > 0)

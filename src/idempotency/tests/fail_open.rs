@@ -52,6 +52,11 @@ async fn keys_that_ran_never_run_unprotected() {
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Unavailable, "this process has run it");
     assert_eq!(bench.run("m", 1).await.unwrap(), "run 2", "another key");
     assert_eq!(kind(bench.run("m", 1).await), ErrorKind::Unavailable, "it ran unprotected");
+    bench.store.fail_for(Duration::ZERO, Script::Pass);
+    let begun = bench.operation().begin(Key::new("n").unwrap(), Fingerprint::of(&1).unwrap()).await;
+    bench.store.fail_for(Duration::from_secs(600), Meets(Fault::Throttle));
+    assert_eq!(kind(bench.run("n", 1).await), ErrorKind::Unavailable, "a claim of it is held here");
+    drop(begun);
 }
 
 #[tokio::test(start_paused = true)]
