@@ -11,6 +11,9 @@ use std::{
     time::Duration,
 };
 
+/// The message with which a client of PostgreSQL may close its connection. It's no request.
+const GOODBYE: &[u8] = b"X\0\0\0\x04";
+
 /// What becomes of a request on a dead connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
@@ -94,7 +97,9 @@ impl State {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = client.read(&mut buffer) {
             if self.is_dead(born) {
-                self.lost.fetch_add(1, Ordering::SeqCst);
+                if buffer[..read] != *GOODBYE {
+                    self.lost.fetch_add(1, Ordering::SeqCst);
+                }
                 if self.swallows.load(Ordering::SeqCst) {
                     continue;
                 }
