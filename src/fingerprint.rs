@@ -57,6 +57,12 @@ impl Fingerprint {
         Self { digest }
     }
 
+    /// The digest.
+    #[cfg(feature = "events")]
+    pub(crate) const fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
     /// Parses a fingerprint that was stored as `text`: `1:` and 64 hexadecimal digits.
     pub fn from_stored(text: &str) -> Option<Self> {
         text.strip_prefix("1:").and_then(parse_hex).map(Self::from_digest)

@@ -1,6 +1,10 @@
 //! [`Key`], the [`Scope`] that it belongs to, and the [`StoredKey`] made of both.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use sha2::{Digest, Sha256};
 
@@ -31,8 +35,28 @@ const SHADOW: &str = "~shadow";
 /// assert!(Key::new("x".repeat(256)).is_err());
 /// # Ok::<(), lambda_idempotency::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Key(String);
+#[derive(Clone)]
+pub struct Key {
+    text: String,
+    /// The digest of the fields that must match when the key is used again, if the key's source defines them. It isn't
+    /// a part of the key.
+    #[cfg(feature = "events")]
+    compared: Option<Box<[u8; 32]>>,
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
 
 impl Key {
     /// Checks `key` and wraps it.
@@ -60,24 +84,40 @@ impl Key {
         if key.chars().all(char::is_whitespace) {
             return invalid("the idempotency key is blank; send 1 to 255 bytes of text".into());
         }
-        Ok(Self(key.to_owned()))
+        Ok(Self {
+            text: key.to_owned(),
+            #[cfg(feature = "events")]
+            compared: None,
+        })
+    }
+
+    /// Adds the digest of the fields that must match when the key is used again.
+    #[cfg(feature = "events")]
+    pub(crate) fn comparing(self, digest: [u8; 32]) -> Self {
+        Self { compared: Some(Box::new(digest)), ..self }
+    }
+
+    /// The digest of the fields that must match when the key is used again, if the key's source defines them.
+    #[cfg(feature = "events")]
+    pub(crate) fn compared(&self) -> Option<[u8; 32]> {
+        self.compared.as_deref().copied()
     }
 
     /// The key's text. Treat it as the caller's private data: don't log it.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
 impl AsRef<str> for Key {
     fn as_ref(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key(<{} bytes>)", self.0.len())
+        write!(f, "Key(<{} bytes>)", self.text.len())
     }
 }
 
@@ -185,7 +225,7 @@ impl StoredKey {
         update_prefixed(&mut hash, scope.operation.as_bytes());
         hash.update([u8::from(caller.is_some())]);
         update_prefixed(&mut hash, caller.unwrap_or_default().as_bytes());
-        update_prefixed(&mut hash, key.0.as_bytes());
+        update_prefixed(&mut hash, key.text.as_bytes());
         let hash = hash.finalize();
         Self(format!("{}/{}#{}", scope.function, scope.operation, Hex(&hash)).into())
     }

@@ -1,6 +1,8 @@
 //! [`KeyFields`]: builds a key from fields of an event.
 
 use std::borrow::Cow;
+#[cfg(feature = "events")]
+use std::sync::Arc;
 
 use crate::{
     error::{Error, ErrorKind},
@@ -68,6 +70,21 @@ pub struct KeyFields {
     compared: Option<Vec<Selector>>,
     /// The event's source, if the key needs it because the fields don't contain it.
     source: Option<String>,
+    /// The rest of a key that this library names.
+    #[cfg(feature = "events")]
+    known: Option<Arc<Known>>,
+}
+
+/// A key that this library names.
+#[cfg(feature = "events")]
+#[derive(Debug)]
+struct Known {
+    /// The name of its function in [`keys`](crate::lambda::keys).
+    name: &'static str,
+    /// The list whose only element the key identifies.
+    list: Option<Selector>,
+    /// The key of the same source's events where they have another form, for events that lack this key's fields.
+    otherwise: Option<KeyFields>,
 }
 
 impl KeyFields {
@@ -88,6 +105,8 @@ impl KeyFields {
             #[cfg(feature = "events")]
             compared: None,
             source: None,
+            #[cfg(feature = "events")]
+            known: None,
         })
     }
 
@@ -98,12 +117,29 @@ impl KeyFields {
         Self { required: self.fields.len(), ..self }
     }
 
-    /// Builds keys from fields that this library itself names by JSON Pointers: required ones, then optional ones.
+    /// Builds keys from fields that this library itself names by JSON Pointers: required ones, then optional ones. The
+    /// key's function in [`keys`](crate::lambda::keys) has this name.
     #[cfg(feature = "events")]
-    pub(crate) fn known(required: &[&'static str], optional: &[&'static str]) -> Self {
+    pub(crate) fn known(name: &'static str, required: &[&'static str], optional: &[&'static str]) -> Self {
         let fields = required.iter().chain(optional);
         let fields = fields.filter_map(|field| Selector::new(field).ok()).collect();
-        Self { fields, required: required.len(), compared: None, source: None }
+        let known = Known { name, list: None, otherwise: None };
+        Self { fields, required: required.len(), compared: None, source: None, known: Some(Arc::new(known)) }
+    }
+
+    /// Refuses events in which this list has several elements, since the key identifies only the first one. If an event
+    /// lacks the key's fields, its key comes from `otherwise`.
+    #[cfg(feature = "events")]
+    pub(crate) fn of_only(self, list: &'static str, otherwise: Option<Self>) -> Self {
+        let name = self.name().unwrap_or_default();
+        let known = Known { name, list: Selector::new(list).ok(), otherwise };
+        Self { known: Some(Arc::new(known)), ..self }
+    }
+
+    /// The name of the key's function in [`keys`](crate::lambda::keys), if this library names the key.
+    #[cfg(feature = "events")]
+    pub(crate) fn name(&self) -> Option<&'static str> {
+        self.known.as_ref().map(|known| known.name)
     }
 
     /// Compares only these fields, for a source whose deliveries of one event differ in other fields.
@@ -166,13 +202,70 @@ impl KeyFields {
         unreadable.or_else(absent).map(|(field, _)| *field)
     }
 
-    /// Reads the key from `json`, if it has one.
+    /// Reads the key from `json`, if it has one. A key from [`keys`](crate::lambda::keys) brings the fields that its page
+    /// lists as compared: a [batch](crate::lambda::batch) whose closure returns the key compares these fields of `json`,
+    /// in place of the whole record.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if `json` isn't JSON, a name on a pointer's path can't be read or appears twice, a
-    /// JMESPath function can't use its argument, or the search exceeds its limits. The error doesn't quote `json`.
+    /// JMESPath function can't use its argument, or the search exceeds its limits. Also for a key from
+    /// [`keys`](crate::lambda::keys) that identifies one element of a list, if the list has several. The error doesn't
+    /// quote `json`.
     pub fn key_of(&self, json: &[u8]) -> Result<Option<Key>, Error> {
+        #[cfg(feature = "events")]
+        return Ok(self.found_in(json)?.map(|(key, fields)| match fields.fingerprint_of(json) {
+            Some(compared) => key.comparing(compared.digest()),
+            None => key,
+        }));
+        #[cfg(not(feature = "events"))]
+        self.own_key_of(json)
+    }
+
+    /// Reads the key from `json`, with the fields that gave it.
+    #[cfg(feature = "events")]
+    pub(crate) fn found_in(&self, json: &[u8]) -> Result<Option<(Key, &Self)>, Error> {
+        self.check_list(json)?;
+        let otherwise = self.known.as_ref().and_then(|known| known.otherwise.as_ref());
+        match (self.own_key_of(json)?, otherwise) {
+            (Some(key), _) => Ok(Some((key, self))),
+            (None, Some(otherwise)) => otherwise.found_in(json),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Checks that the list whose element the key identifies has only one.
+    #[cfg(feature = "events")]
+    fn check_list(&self, json: &[u8]) -> Result<(), Error> {
+        let Some((list, known)) = self.known.as_ref().and_then(|known| known.list.as_ref().zip(Some(known)))
+        else {
+            return Ok(());
+        };
+        let found = list.find(json)?;
+        let elements =
+            found.and_then(|found| serde_json::from_str::<Vec<serde::de::IgnoredAny>>(&found).ok());
+        match elements.map_or(0, |elements| elements.len()) {
+            0 | 1 => Ok(()),
+            count => Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "`{}` has {count} elements, but `keys::{}` identifies only one, so the others would get lost. Make \
+                     each element its own operation: call `Operation::run` once for each. If the elements are a \
+                     queue's messages, use `Idempotency::sqs`",
+                    list.as_str(),
+                    known.name
+                ),
+            )),
+        }
+    }
+
+    /// The fingerprint of the fields that must match when the key is used again. `None` if that's the whole payload.
+    #[cfg(feature = "events")]
+    fn fingerprint_of(&self, json: &[u8]) -> Option<Fingerprint> {
+        crate::selector::fingerprint_of(self.compared()?, json, "fields")
+    }
+
+    fn own_key_of(&self, json: &[u8]) -> Result<Option<Key>, Error> {
         let found = self.fields.iter().map(|field| field.find(json)).collect::<Result<Vec<_>, _>>()?;
         let is_there = |value: &Option<Cow<'_, str>>| value.as_deref().is_some_and(names_something);
         if !found.iter().any(is_there) || !found.iter().take(self.required).all(is_there) {
@@ -239,7 +332,7 @@ mod tests {
     #[cfg(feature = "events")]
     #[test]
     fn comparing_selects_the_compared_fields() {
-        let fields = KeyFields::known(&["/id"], &[]);
+        let fields = KeyFields::known("known", &["/id"], &[]);
         assert!(fields.compared().is_none(), "`None` means the payload");
         let fields = fields.comparing(&["/detail", "/source"]);
         let compared = fields.compared().unwrap().iter().map(Selector::as_str).collect::<Vec<_>>();
@@ -249,7 +342,7 @@ mod tests {
     #[cfg(feature = "events")]
     #[test]
     fn changing_one_setting_keeps_the_others() {
-        let fields = KeyFields::known(&["/id", "/part"], &[]).of_source("queue".into());
+        let fields = KeyFields::known("known", &["/id", "/part"], &[]).of_source("queue".into());
         assert_eq!(fields.clone().requiring(1).required(), 1);
         assert_eq!(fields.clone().requiring(9).required(), 2, "there are only two fields");
         let compared = fields.requiring(0).comparing_these(["/amount"]).unwrap();

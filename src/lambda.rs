@@ -56,12 +56,11 @@ use serde_json::value::RawValue;
 use crate::{
     error::{Error, RunError},
     failure::Failure,
-    fingerprint::FingerprintBuilder,
     idempotency::Idempotency,
     invocation::Invocation,
     key::Key,
     key_fields::KeyFields,
-    observe, selector,
+    observe,
     time::Timestamp,
 };
 pub use describe::{Description, Located};
@@ -116,7 +115,10 @@ impl Idempotency {
     /// ```
     pub fn events_by<T>(&self, key: KeyFields) -> EventLayer<T> {
         let (compared, fields) = (key.compared().map(<[_]>::to_vec), key.clone());
-        let key = move |_: &T, raw: &RawValue, _: &Context| key.key_of(raw.get().as_bytes());
+        let key = move |_: &T, raw: &RawValue, _: &Context| {
+            let found = key.found_in(raw.get().as_bytes())?;
+            Ok(found.map(|(key, _)| key))
+        };
         EventLayer::new(self, Arc::new(key)).comparing(compared).keyed_from(KeyFrom::Fields(fields))
     }
 
@@ -192,16 +194,6 @@ impl<E: Into<Diagnostic>> From<RunError<E>> for Diagnostic {
                 Self { error_type: failure.error_type, error_message: failure.error_message }
             }
             RunError::Idempotency(error) => error.into(),
-        }
-    }
-}
-
-impl FingerprintBuilder {
-    /// Adds a selected field: its value, or the fact that it's absent.
-    fn field(self, (field, found): selector::Found<'_>) -> Self {
-        match found {
-            Some(found) => self.part("field", field.as_str()).json_or_bytes("value", found.as_bytes()),
-            None => self.part("absent", field.as_str()),
         }
     }
 }

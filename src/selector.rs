@@ -9,6 +9,8 @@ use std::{borrow::Cow, fmt};
 use serde_json::value::RawValue;
 
 use crate::error::{Error, ErrorKind, place};
+#[cfg(feature = "events")]
+use crate::fingerprint::{Fingerprint, FingerprintBuilder};
 use pointer::Pointer;
 
 /// Names a field of a JSON text; [`KeyFields`](crate::KeyFields) has the rules.
@@ -109,6 +111,24 @@ pub(crate) fn found_in<'a>(fields: &'a [Selector], json: &'a [u8]) -> Option<Vec
     let found: Result<Vec<_>, _> =
         fields.iter().map(|field| field.find(json).map(|found| (field, found))).collect();
     found.ok().filter(|found| found.iter().flat_map(|(_, found)| found).any(|found| names_something(found)))
+}
+
+/// Returns the fingerprint of the fields in `json`. `None` if [`found_in`] finds none of them.
+#[cfg(feature = "events")]
+pub(crate) fn fingerprint_of(fields: &[Selector], json: &[u8], purpose: &str) -> Option<Fingerprint> {
+    let begun = Fingerprint::builder(purpose);
+    Some(found_in(fields, json)?.into_iter().fold(begun, FingerprintBuilder::field).finish())
+}
+
+#[cfg(feature = "events")]
+impl FingerprintBuilder {
+    /// Adds a selected field: its value, or the fact that it's absent.
+    pub(crate) fn field(self, (field, found): Found<'_>) -> Self {
+        match found {
+            Some(found) => self.part("field", field.as_str()).json_or_bytes("value", found.as_bytes()),
+            None => self.part("absent", field.as_str()),
+        }
+    }
 }
 
 /// Whether `value`, which is JSON, contains a number, a boolean or a nonblank string. Null and blank strings identify

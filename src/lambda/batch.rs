@@ -39,6 +39,10 @@
 //! | the same key and payload appear twice in the batch | the handler runs once, with one claim; both records get that run's outcome |
 //! | its key was used with another payload | redelivered; the handler doesn't run |
 //!
+//! A record needs only the fields from which its key, its order and the response come: a message's id and body, a
+//! Kinesis record's sequence number and data, a change's sequence number and `dynamodb`. In every other field, null or a
+//! value of another type counts as absent.
+//!
 //! If two groups of a FIFO queue each have a message with the same key and payload, the worker processes the two
 //! messages concurrently. One gets the claim, and the other may be redelivered because the operation is in progress.
 //!
@@ -47,11 +51,37 @@
 //! payload. Log the text in the handler. This library's own [`Error`] never quotes the payload, so the event also
 //! has the text of such an error.
 //!
+//! # What's compared
+//!
+//! When a key is used again, the record's content must be the same:
+//!
+//! | source | compared | not compared |
+//! |---|---|---|
+//! | SQS | the body | message attributes |
+//! | Kinesis | the data | partition key |
+//! | an aggregate of the Kinesis Producer Library | the data, as one record | partition key |
+//! | DynamoDB Streams | event name, the item's key, and both images | times |
+//! | an event of EventBridge, its scheduler, SNS or S3 [through a queue](crate::lambda::keys#through-a-queue), with its key from [`keys`](crate::lambda::keys) | the fields that the key's page lists | everything else |
+//! | any of these, with [`fingerprint_fields`](Batch::fingerprint_fields) | the chosen fields of the content | everything else |
+//!
+//! If all compared fields are absent, the whole content is compared. DocumentDB's change streams and Kafka have no worker:
+//! call [`run`](crate::Operation::run) for each change or record.
+//!
+//! # EventBridge Pipes
+//!
+//! A pipe delivers a batch as a JSON array, and the workers read it too. Leave out its input template and its
+//! enrichment, or let them keep the records as they are. A pipe reads the same response as a mapping, without
+//! `ReportBatchItemFailures`, but only if it invokes the function synchronously (`REQUEST_RESPONSE`). It identifies the
+//! records of a stream by their `eventID` ("Amazon EventBridge Pipes batching and concurrency", EventBridge user
+//! guide). It isn't documented to redeliver the records behind a failed one. So the response lists every failed record
+//! of a stream, and a record's lease isn't short as described [below](#a-crash), but lasts until the deadline.
+//!
 //! # Order
 //!
 //! In a FIFO queue, the messages of one group run in order, one after the other, and different groups run
 //! concurrently. When a message fails, the rest of its group is redelivered without running. Streams do the same for
-//! the records of one partition key, or of one item, with [`in_order`](Batch::in_order).
+//! the records of one partition key, or of one item, with [`in_order`](Batch::in_order). Records without a readable group
+//! count as one group.
 //!
 //! Lambda reads a stream's response as a checkpoint: it redelivers everything from the first failure on. So the
 //! response lists only the first failure. If a later record succeeded, its outcome is recorded, and its redelivery is
@@ -129,7 +159,12 @@ use serde_json::value::RawValue;
 use tower::Service;
 
 use crate::{
-    error::Error, failure::Failure, future::BoxFuture, idempotency::Idempotency, lambda::event::IntoKey,
+    error::Error,
+    failure::Failure,
+    future::BoxFuture,
+    idempotency::Idempotency,
+    lambda::event::IntoKey,
+    selector::{self, Selector},
 };
 
 /// How many records run at a time, by default.
@@ -153,12 +188,15 @@ impl Idempotency {
     /// When a key is used again, the body must be the same. Message attributes aren't compared: if your operations
     /// differ only in their attributes, use a key that contains the attributes.
     ///
-    /// If a message comes from SNS or EventBridge, its body is that service's envelope. If a sender publishes an order
-    /// twice, the two envelopes differ: SNS writes a new `MessageId` and `Timestamp`, and EventBridge a new `id` and
-    /// `time`. If the key is a field of the order, the second message is a mismatch, and ends in the dead-letter queue.
-    /// So switch on raw message delivery at the SNS subscription, and let EventBridge send only `$.detail` (the
-    /// target's input path). Or use the message's id as the key, and deduplicate the order in the handler with
-    /// [`run`](crate::Operation::run).
+    /// If a message comes from SNS, S3 or EventBridge, its body is that service's envelope. With the source's own key, such
+    /// as `|message| keys::s3().key_of(message.as_ref())`, a second copy of one notification is a duplicate: the key
+    /// brings [the fields that are compared](crate::lambda::keys#through-a-queue).
+    ///
+    /// If a sender publishes an order twice, the two envelopes have different ids: SNS writes a new `MessageId` and
+    /// `Timestamp`, and EventBridge a new `id` and `time`. If the key is a field of the order, compare only the order,
+    /// with [`fingerprint_fields`](Batch::fingerprint_fields), such as `["/detail"]`. Otherwise the second message is a
+    /// mismatch, and ends in the dead-letter queue. Or switch on raw message delivery at the SNS subscription, and let
+    /// EventBridge send only `$.detail` (the target's input path).
     pub fn sqs<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<SqsMessage>
     where
         K: Fn(&SqsMessage) -> I + Send + Sync + 'static,
@@ -187,7 +225,8 @@ impl Idempotency {
     /// A worker for a DynamoDB stream. `key` returns the key of the operation that a change asks for.
     /// With [`DynamoDbRecord::event_key`], each *change* runs once, however often Lambda delivers it.
     ///
-    /// When a key is used again, the event's name, the item's key and its images must be the same.
+    /// When a key is used again, the event's name, the item's key and its images must be the same. See
+    /// [`DynamoDbRecord::change`] for keys from the images.
     pub fn dynamodb_stream<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<DynamoDbRecord>
     where
         K: Fn(&DynamoDbRecord) -> I + Send + Sync + 'static,
@@ -235,6 +274,8 @@ pub struct Batch<R> {
     key: KeyOf<R>,
     handler: Arc<dyn Handle<R>>,
     choices: Choices,
+    /// The fields to compare. `None` means those that the key brings, or the whole record.
+    fingerprinted: Option<Arc<[Selector]>>,
     /// Replaces the source's ARN in the scope.
     source_name: Option<Arc<str>>,
     visibility: Option<SharedVisibility>,
@@ -270,6 +311,7 @@ impl<R> Batch<R> {
             key: Arc::new(move |record| key(record).into_key()),
             handler: Arc::new(handler),
             choices,
+            fingerprinted: None,
             source_name: None,
             visibility: None,
             on_progress: None,
@@ -310,7 +352,38 @@ impl<R> Batch<R> {
         self
     }
 
-    /// Sets how many records run at a time. Default: 10. No more records than that are decoded in memory at once.
+    /// Compares these fields of each record's content, [named](crate::KeyFields#naming-a-field) as for a key, in place of
+    /// the whole content: the fields of a message's body, of a Kinesis record's data, or of a
+    /// [change](DynamoDbRecord::change). Use it if a sender that sends again changes a field, such as the time of the
+    /// sending. Otherwise the second record is a mismatch: it ends in the dead-letter queue, blocks its shard, or holds
+    /// back its FIFO group.
+    ///
+    /// An absent field matches only an absent field. If no field has a value, or a field can't be looked up, the whole
+    /// content is compared. These fields replace those that a key from [`keys`](crate::lambda::keys) brings.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a field's name isn't valid, or `fields` is empty.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::KinesisRecord, store::memory::MemoryStore};
+    /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// // A producer that gets no answer puts the order again, with another `sent_at`.
+    /// let worker = idempotency
+    ///     .kinesis(|record| Key::from_json(record, "/order"), async |_: KinesisRecord| Ok::<_, Failure>(()))
+    ///     .fingerprint_fields(["/order", "/cents"])?;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn fingerprint_fields<'a>(
+        mut self,
+        fields: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, Error> {
+        self.fingerprinted = Some(selector::some_of(fields)?.into());
+        Ok(self)
+    }
+
+    /// Sets how many records run at a time. Default: 10. If the event has more than 1 MiB, no more records than that are
+    /// decoded in memory at once.
     pub fn concurrency(mut self, records: NonZeroUsize) -> Self {
         self.choices.concurrency = records;
         self
@@ -396,6 +469,7 @@ impl<R> Clone for Batch<R> {
             key: Arc::clone(&self.key),
             handler: Arc::clone(&self.handler),
             choices: self.choices,
+            fingerprinted: self.fingerprinted.clone(),
             source_name: self.source_name.clone(),
             visibility: self.visibility.clone(),
             on_progress: self.on_progress.clone(),
@@ -409,6 +483,7 @@ impl<R: Record> fmt::Debug for Batch<R> {
             .field("source", &R::SOURCE)
             .field("idempotency", &self.idempotency)
             .field("choices", &self.choices)
+            .field("fingerprinted", &self.fingerprinted)
             .field("visibility", &self.visibility)
             .finish_non_exhaustive()
     }

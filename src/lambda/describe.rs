@@ -44,8 +44,8 @@ pub struct Description {
     /// The number of fields that must have a value: the first ones of [`key_fields`](Self::key_fields).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub required_key_fields: usize,
-    /// Where the key comes from if there are no [`key_fields`](Self::key_fields): `closure`, `request id`, or the name
-    /// of a function in [`keys`](super::keys) (`kafka_record` or `mq_message`).
+    /// Where the key comes from: `closure`, `request id`, or the name of a function in [`keys`](super::keys), such as
+    /// `s3`. If there are other [`key_fields`](Self::key_fields), the key comes from these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_from: Option<String>,
     /// The headers that hold the key.
@@ -71,7 +71,7 @@ pub struct Description {
     /// Batches: the name that replaces the source's ARN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_name: Option<String>,
-    /// The fields that are compared in place of the payload.
+    /// The fields that are compared in place of the payload. For batches, these are fields of each record's payload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub compared_fields: Vec<String>,
     /// HTTP: the headers that are compared too.
@@ -158,6 +158,7 @@ impl Description {
     pub(in crate::lambda) fn keyed_by(mut self, fields: &KeyFields) -> Self {
         self.key_fields = fields.iter().map(str::to_owned).collect();
         self.required_key_fields = fields.required();
+        self.key_from = fields.name().map(str::to_owned);
         self.compared_fields =
             fields.compared().into_iter().flatten().map(|field| field.as_str().to_owned()).collect();
         self

@@ -86,7 +86,7 @@ use tower::{Layer, Service};
 use crate::{
     error::{Error, ErrorKind, RecordedFailure, RunError, own, place},
     failure::{ErrorPolicy, OnError},
-    fingerprint::{Fingerprint, FingerprintBuilder},
+    fingerprint::Fingerprint,
     future::BoxFuture,
     idempotency::Idempotency,
     key::{Key, StoredKey},
@@ -440,9 +440,7 @@ impl<T: DeserializeOwned> EventLayer<T> {
     fn fingerprint(&self, raw: &RawValue) -> Result<Fingerprint, Error> {
         let json = raw.get().as_bytes();
         let of_part = match &self.fingerprinted {
-            Some(fields) => selector::found_in(fields, json).map(|found| {
-                found.into_iter().fold(Fingerprint::builder("event"), FingerprintBuilder::field).finish()
-            }),
+            Some(fields) => selector::fingerprint_of(fields, json, "event"),
             None => payload::fingerprint(raw),
         };
         of_part.map_or_else(|| Fingerprint::of_json(json), Ok)

@@ -16,6 +16,28 @@
 //!
 //! If a sender may send twice, use a field of its payload, such as the order's id.
 //!
+//! DocumentDB's change streams have no key here, and no worker. Make each change its own operation with
+//! [`run`](crate::Operation::run), and use the change's `_id` as the key.
+//!
+//! # Through a queue
+//!
+//! The events of EventBridge, its scheduler, SNS and S3 may come through a queue or a stream. A message's body is then
+//! the source's event, and its key comes from the same function. The key brings the fields that are compared. So a
+//! second copy of one notification is a duplicate, although some of its other fields differ: S3 sends a notification
+//! twice with another time and request id, a replay from an archive adds `replay-name`, and SNS signs each delivery.
+//!
+//! ```
+//! # use lambda_idempotency::{Failure, Idempotency, lambda::batch::SqsMessage, store::memory::MemoryStore};
+//! use lambda_idempotency::lambda::keys;
+//!
+//! # async fn index(_: SqsMessage) -> Result<(), Failure> { Ok(()) }
+//! # let idempotency = Idempotency::builder(MemoryStore::new()).function("uploads").build()?;
+//! let worker = idempotency.sqs(|message| keys::s3().key_of(message.as_ref()), index);
+//! # Ok::<(), lambda_idempotency::Error>(())
+//! ```
+//!
+//! # A single event
+//!
 //! ```no_run
 //! use lambda_idempotency::{Idempotency, lambda::keys};
 //! use lambda_runtime::{Error, LambdaEvent, run, service_fn, tower::ServiceBuilder};
@@ -45,7 +67,7 @@ use crate::{key::joined, key_fields::KeyFields};
 /// A duplicate must have the same source, account, detail type, resources and detail. A replay from an archive adds a
 /// field, `replay-name` ("Archiving and replaying events", EventBridge user guide), which isn't compared.
 pub fn event_bridge() -> KeyFields {
-    KeyFields::known(&["/id"], &[]).comparing(&[
+    KeyFields::known("event_bridge", &["/id"], &[]).comparing(&[
         "/source",
         "/account",
         "/detail-type",
@@ -62,18 +84,35 @@ pub fn event_bridge() -> KeyFields {
 /// input, and use these fields as the key. Don't use `<aws.scheduler.execution-id>`, which differs in each attempt
 /// ("Adding context attributes", EventBridge Scheduler user guide).
 pub fn scheduler() -> KeyFields {
-    KeyFields::known(&["/resources/0", "/time"], &[]).comparing(&["/resources/0", "/time", "/detail"])
+    KeyFields::known("scheduler", &["/resources/0", "/time"], &[])
+        .comparing(&["/resources/0", "/time", "/detail"])
+        .of_only("/resources", None)
 }
 
 /// An SNS message's id. SNS sends Lambda one message per event. A duplicate must have the same topic, subject,
 /// message and attributes; fields about the delivery aren't compared.
+///
+/// The key is also there for a message that SNS sends to a queue without raw message delivery. See
+/// [above](self#through-a-queue).
+///
+/// An event with several `Records` is refused, since the key identifies only one. Call
+/// [`run`](crate::Operation::run) once for each record, with its `Sns.MessageId` as the key. An event without records
+/// has no key.
 pub fn sns() -> KeyFields {
-    KeyFields::known(&["/Records/0/Sns/MessageId"], &[]).comparing(&[
-        "/Records/0/Sns/TopicArn",
-        "/Records/0/Sns/Subject",
-        "/Records/0/Sns/Message",
-        "/Records/0/Sns/MessageAttributes",
-    ])
+    let through_a_queue = KeyFields::known("sns", &["/MessageId"], &[]).comparing(&[
+        "/TopicArn",
+        "/Subject",
+        "/Message",
+        "/MessageAttributes",
+    ]);
+    KeyFields::known("sns", &["/Records/0/Sns/MessageId"], &[])
+        .comparing(&[
+            "/Records/0/Sns/TopicArn",
+            "/Records/0/Sns/Subject",
+            "/Records/0/Sns/Message",
+            "/Records/0/Sns/MessageAttributes",
+        ])
+        .of_only("/Records", Some(through_a_queue))
 }
 
 /// The change of an object: event name, bucket, key, version and sequencer. S3 sends one record per event.
@@ -81,9 +120,15 @@ pub fn sns() -> KeyFields {
 /// A duplicate must have the same event name, bucket and object. The request's id and the event's time aren't compared.
 ///
 /// S3 gives a sequencer only to PUTs and DELETEs ("Event message structure", S3 user guide). Other notifications,
-/// such as those about tags, have no key here: use your own key for them.
+/// such as those about tags, have no key here: use your own key for them. Neither has the test message that S3 sends
+/// when somebody configures notifications.
+///
+/// An event with several `Records` is refused, since the key identifies only one. Call
+/// [`run`](crate::Operation::run) once for each record, with its bucket, object key and sequencer as the key. An event
+/// without records has no key.
 pub fn s3() -> KeyFields {
     KeyFields::known(
+        "s3",
         &[
             "/Records/0/eventName",
             "/Records/0/s3/bucket/name",
@@ -93,14 +138,32 @@ pub fn s3() -> KeyFields {
         &["/Records/0/s3/object/versionId"],
     )
     .comparing(&["/Records/0/eventName", "/Records/0/s3/bucket/name", "/Records/0/s3/object"])
+    .of_only("/Records", None)
+}
+
+/// The key with this function's name in this module, if it needs no argument.
+pub(super) fn named(name: &str) -> Option<KeyFields> {
+    [event_bridge, scheduler, sns, s3, step_functions]
+        .iter()
+        .map(|key| key())
+        .find(|key| key.name() == Some(name))
 }
 
 /// An execution's entry into the state that calls the function: the fields `execution`, `state` and `entered`
-/// of the payload, which the state machine fills from its context: `"execution.$": "$$.Execution.Id"`,
-/// `"state.$": "$$.State.Name"` and `"entered.$": "$$.State.EnteredTime"`.
+/// of the payload, which the state machine fills from its context:
+///
+/// | field | with JSONata, the console's default | with JSONPath |
+/// |---|---|---|
+/// | `execution` | `"execution": "{% $states.context.Execution.Id %}"` | `"execution.$": "$$.Execution.Id"` |
+/// | `state` | `"state": "{% $states.context.State.Name %}"` | `"state.$": "$$.State.Name"` |
+/// | `entered` | `"entered": "{% $states.context.State.EnteredTime %}"` | `"entered.$": "$$.State.EnteredTime"` |
+/// | `item`, in a Map | `"item": "{% $states.context.Map.Item.Index %}"` | `"item.$": "$$.Map.Item.Index"` |
+///
+/// With JSONata, these fields belong in the `Payload` of the state's `Arguments`; with JSONPath, in the `Payload` of
+/// its `Parameters`.
 ///
 /// The time `entered` is in milliseconds, and several iterations of a Map can enter the state in the same millisecond.
-/// So in a Map, add `"item.$": "$$.Map.Item.Index"`, which becomes part of the key. In a Map inside another Map's
+/// So in a Map, add `item`, which becomes part of the key. In a Map inside another Map's
 /// `ItemProcessor`, this is the inner index only. Pass the outer index on with the inner Map's `ItemSelector`, and make
 /// `item` from both indexes, or from an id that's unique to the item.
 ///
@@ -108,7 +171,7 @@ pub fn s3() -> KeyFields {
 /// developer guide). The second run enters the state at another time, so its event has another key, and the handler
 /// runs again. For such workflows, use a field of the workflow's input as the key.
 pub fn step_functions() -> KeyFields {
-    KeyFields::known(&["/execution", "/state", "/entered"], &["/item"])
+    KeyFields::known("step_functions", &["/execution", "/state", "/entered"], &["/item"])
 }
 
 /// A Kafka record's cluster, topic, partition and offset. Each record of a Kafka event is its own operation:
@@ -133,7 +196,7 @@ pub fn step_functions() -> KeyFields {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn kafka_record(cluster: impl Into<String>) -> KeyFields {
-    KeyFields::known(&["/topic", "/partition", "/offset"], &[]).of_source(cluster.into())
+    KeyFields::known("kafka_record", &["/topic", "/partition", "/offset"], &[]).of_source(cluster.into())
 }
 
 /// The cluster of a Kafka event: its ARN (`eventSourceArn`), or the brokers of a self-managed cluster
@@ -224,12 +287,14 @@ pub(super) fn broker(event: &RawValue) -> Option<String> {
 /// # Ok::<(), lambda_idempotency::Error>(())
 /// ```
 pub fn mq_message(broker: impl AsRef<str>, queue: impl AsRef<str>) -> KeyFields {
-    KeyFields::known(&[], &["/messageID", "/basicProperties/messageId"])
+    KeyFields::known("mq_message", &[], &["/messageID", "/basicProperties/messageId"])
         .of_source(joined(&[broker.as_ref(), queue.as_ref()]))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn key(fields: &KeyFields, json: &str) -> Option<String> {
@@ -288,6 +353,84 @@ mod tests {
             key(&mq_message("b", "q"), r#"{"messageID": "ID:1"}"#),
             key(&mq_message("b", "q"), r#"{"messageID": "ID:1", "x": 1}"#)
         );
+    }
+
+    /// Each source's event, with its key.
+    fn samples() -> [(KeyFields, &'static str); 5] {
+        macro_rules! event {
+            ($name:literal) => {
+                include_str!(concat!("../../events/", $name, ".json"))
+            };
+        }
+        [
+            (event_bridge(), event!("receipts/event-bridge")),
+            (scheduler(), event!("sources/scheduler")),
+            (sns(), event!("sources/sns")),
+            (s3(), event!("sources/s3")),
+            (step_functions(), event!("sources/step-functions")),
+        ]
+    }
+
+    /// Appends an element to each list in `json`, one list at a time.
+    fn longer(json: &Value) -> Vec<Value> {
+        let mut all = Vec::new();
+        let fields: Vec<_> = match json {
+            Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), value)).collect(),
+            Value::Array(values) => {
+                let mut longer = values.clone();
+                longer.push(values.last().cloned().unwrap_or_else(|| "another".into()));
+                all.push(longer.into());
+                values.iter().enumerate().map(|(nth, value)| (nth.to_string(), value)).collect()
+            }
+            _ => return all,
+        };
+        for (name, value) in fields {
+            for value in longer(value) {
+                let mut whole = json.clone();
+                *whole.pointer_mut(&format!("/{name}")).unwrap() = value;
+                all.push(whole);
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn keys_never_ignore_another_element() {
+        let mut refused = Vec::new();
+        for (fields, event) in samples() {
+            let key =
+                |event: &str| fields.key_of(event.as_bytes()).map(|key| key.map(|key| (key.compared(), key)));
+            let one = key(event).unwrap().unwrap();
+            for event in longer(&serde_json::from_str(event).unwrap()) {
+                match key(&event.to_string()) {
+                    // The whole payload is compared, or some fields of it.
+                    Ok(Some((compared, _))) => assert!(compared.is_none() || compared != one.0, "{event}"),
+                    Ok(None) => {}
+                    Err(error) => {
+                        assert!(error.to_string().contains("call `Operation::run` once for each"), "{error}");
+                        refused.extend(fields.name());
+                    }
+                }
+            }
+        }
+        assert_eq!(refused, ["scheduler", "sns", "s3"]);
+    }
+
+    #[test]
+    fn keys_are_found_by_name() {
+        for (fields, event) in samples() {
+            let found = named(fields.name().unwrap()).unwrap();
+            assert_eq!(found.key_of(event.as_bytes()).unwrap(), fields.key_of(event.as_bytes()).unwrap());
+        }
+        assert!(named("kafka_record").is_none());
+    }
+
+    #[test]
+    fn sns_messages_have_one_key_on_both_ways() {
+        let (fields, event) = &samples()[2];
+        let parsed: Value = serde_json::from_str(event).unwrap();
+        let envelope = parsed["Records"][0]["Sns"].to_string();
+        assert_eq!(key(fields, &envelope), key(fields, event));
     }
 
     #[test]

@@ -36,6 +36,24 @@ use crate::{
 const OF_CLOSURE: &str = "the function's key comes from a closure; name the fields that the key is built from, or pass \
                           the key itself";
 
+const OF_FIRST_LATTICE: &str = "the event has VPC Lattice's first event structure, which `lambda_http` and so the HTTP \
+                                layer can't read. Set the target group's `LambdaEventStructureVersion` to V2, or use \
+                                the event layer (`Idempotency::events`), which compares the request in both structures";
+
+const OF_DOCUMENT_DB: &str = "the event is a batch of DocumentDB's change streams, for which the library has no worker \
+                              and no key. Make each change its own operation with `Operation::run`, and use the \
+                              change's `_id` as its key";
+
+/// Whether the event is a request of VPC Lattice in its first event structure, which has no context.
+fn is_first_lattice(event: &Value) -> bool {
+    ["/raw_path", "/method", "/headers"].iter().all(|field| event.pointer(field).is_some())
+}
+
+fn is_of_document_db(raw: &RawValue) -> bool {
+    let event: Value = serde_json::from_str(raw.get()).unwrap_or_default();
+    event.get("eventSource").and_then(Value::as_str) == Some("aws:docdb")
+}
+
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, message.into())
 }
@@ -44,7 +62,7 @@ impl Description {
     /// Describes a function that's wrapped as the page of [`keys`] recommends. The source of `event` determines the
     /// wrapper and the key.
     ///
-    /// For SQS, Kinesis and DynamoDB Streams, the wrapper is the source's worker. For Kafka and Amazon MQ, it's
+    /// For SQS, Kinesis and DynamoDB Streams, also through a pipe, the wrapper is the source's worker. For Kafka and Amazon MQ, it's
     /// [`run`](crate::Operation::run) for each record, and for HTTP requests the HTTP layer. For other sources, it's an
     /// event layer with the source's own key. If the source is unknown, the description has no key.
     pub fn detect(function: impl Into<String>, event: &[u8]) -> Self {
@@ -58,10 +76,9 @@ impl Description {
         };
         let each =
             |from: &str| Self { key_from: Some(from.to_owned()), ..Self::new(function.clone(), "run") };
-        match text("/Records/0/eventSource")
-            .or_else(|| text("/Records/0/EventSource"))
-            .or_else(|| text("/eventSource"))
-        {
+        // A pipe of EventBridge Pipes sends an array.
+        let names = ["/Records/0/eventSource", "/Records/0/EventSource", "/0/eventSource", "/eventSource"];
+        match names.into_iter().find_map(text) {
             Some("aws:sqs") => return Self::new(function, "sqs"),
             Some("aws:kinesis") => return Self::new(function, "kinesis"),
             Some("aws:dynamodb") => return Self::new(function, "dynamodb"),
@@ -71,7 +88,9 @@ impl Description {
             Some("aws:mq" | "aws:rmq") => return each("mq_message"),
             _ => {}
         }
-        if is_there("/requestContext") && (is_there("/headers") || is_there("/multiValueHeaders")) {
+        let is_request =
+            is_there("/requestContext") && (is_there("/headers") || is_there("/multiValueHeaders"));
+        if is_request || is_first_lattice(&event) {
             return Self::new(function, "http");
         }
         match text("/source") {
@@ -112,6 +131,11 @@ impl Description {
         };
         let idempotency = builder.build()?;
         match self.via.as_str() {
+            "http" | "http-body"
+                if serde_json::from_slice(event).is_ok_and(|event| is_first_lattice(&event)) =>
+            {
+                Err(invalid(OF_FIRST_LATTICE))
+            }
             #[cfg(feature = "http")]
             "http" | "http-body" => {
                 let needs_closure = Arc::new(AtomicBool::new(false));
@@ -149,11 +173,16 @@ impl Description {
     }
 
     fn fields(&self) -> Result<Option<KeyFields>, Error> {
-        if self.key_fields.is_empty() {
-            return Ok(None);
-        }
-        let fields = KeyFields::new(self.key_fields.iter().map(String::as_str))?;
-        let fields = fields.requiring(self.required_key_fields);
+        let known = self.key_from.as_deref().and_then(keys::named);
+        let known = known.filter(|known| self.key_fields.is_empty() || known.iter().eq(&self.key_fields));
+        let fields = match known {
+            Some(known) => known,
+            None if self.key_fields.is_empty() => return Ok(None),
+            None => {
+                let fields = KeyFields::new(self.key_fields.iter().map(String::as_str))?;
+                fields.requiring(self.required_key_fields)
+            }
+        };
         if self.compared_fields.is_empty() {
             return Ok(Some(fields));
         }
@@ -174,6 +203,7 @@ impl Description {
                 }
                 idempotency.events_by_request_id::<Value>().locate(raw, context)
             }
+            (None, _) if is_of_document_db(raw) => return Err(invalid(OF_DOCUMENT_DB)),
             (None, _) => {
                 return Err(invalid(format!(
                     "the library has no key for this event's source, so {OF_CLOSURE}"
@@ -200,6 +230,7 @@ impl Description {
             )));
         }
         Ok(move |record: &R| match &fields {
+            // The key brings the compared fields.
             Some(fields) => fields.key_of(record.as_ref()),
             None => own(record).map(Some),
         })
@@ -214,6 +245,10 @@ impl Description {
         let worker = match &self.source_name {
             Some(name) => worker.source_name(name.as_str()),
             None => worker,
+        };
+        let worker = match self.compared_fields.is_empty() {
+            true => worker,
+            false => worker.fingerprint_fields(self.compared_fields.iter().map(String::as_str))?,
         };
         worker.locate(raw, context)
     }

@@ -4,6 +4,7 @@
 mod all_failed;
 mod leases;
 mod property;
+mod records;
 mod streams;
 mod support;
 #[cfg(feature = "sqs")]
@@ -16,7 +17,7 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Builder, Failure, Idempotency, Key,
+    Builder, ErrorKind, Failure, Idempotency, Key,
     lambda::batch::{Batch, SqsMessage},
     settings::{Execution, Mode},
     store::memory::MemoryStore,

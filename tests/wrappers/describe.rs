@@ -163,6 +163,75 @@ async fn records_with_payload_keys_are_located() {
     assert_ne!(all(&located(&description, &event)), made(&store));
 }
 
+/// A pipe of EventBridge Pipes delivers an array, and identifies a stream's records by their events' ids.
+#[tokio::test]
+async fn records_of_pipes_are_located() {
+    recording::begin();
+    for (name, id) in [
+        ("orders/sqs.json", "messageId"),
+        ("sources/kinesis.json", "eventID"),
+        ("sources/dynamodb.json", "eventID"),
+    ] {
+        let (event, mut records) = (sample(name), vec![]);
+        for mut record in
+            serde_json::from_str::<Value>(&event).unwrap()["Records"].as_array().unwrap().clone()
+        {
+            if let Some(Value::Object(nested)) = record.as_object_mut().unwrap().remove("kinesis") {
+                record.as_object_mut().unwrap().extend(nested);
+            }
+            records.push(record);
+        }
+        let piped = Value::from(records.clone()).to_string();
+        let found = located(&Description::detect("shop", piped.as_bytes()), &piped);
+        assert_eq!(
+            all(&found),
+            all(&located(&Description::detect("shop", event.as_bytes()), &event)),
+            "{name}"
+        );
+        assert_eq!(
+            parts(&found),
+            records.iter().map(|record| record[id].as_str().unwrap()).collect::<Vec<_>>()
+        );
+    }
+}
+
+#[tokio::test]
+async fn notifications_through_a_queue_are_located() {
+    let (store, idempotency) = shop();
+    let record = json!({ "messageId": "m1", "body": sample("sources/s3.json"), "eventSource": "aws:sqs" });
+    let event = json!({ "Records": [record] }).to_string();
+    let key = |message: &SqsMessage| keys::s3().key_of(message.as_ref());
+    let worker = idempotency.sqs(key, async |_| Ok::<_, Failure>(()));
+    let mut description = worker.describe();
+    let _ = worker.oneshot(delivery(&event)).await.unwrap();
+    assert!(refused(&description, &event).contains("comes from a closure"));
+    description.key_from = Some("s3".to_owned());
+    assert_eq!(all(&located(&description, &event)), made(&store));
+}
+
+#[test]
+fn events_that_no_wrapper_takes_are_named() {
+    recording::begin();
+    let twice = |name: &str| {
+        let mut event: Value = serde_json::from_str(&sample(name)).unwrap();
+        let record = event["Records"][0].clone();
+        event["Records"].as_array_mut().unwrap().push(record);
+        event
+    };
+    let record: Value = serde_json::from_str(&sample("orders/sqs.json")).unwrap();
+    for (event, says) in [
+        (json!({ "eventSource": "aws:docdb", "events": [] }), "DocumentDB"),
+        (record["Records"][0].clone(), "a single record of `aws:sqs` without its batch"),
+        (json!({ "raw_path": "/", "method": "POST", "headers": {} }), "`LambdaEventStructureVersion`"),
+        (twice("sources/s3.json"), "`keys::s3` identifies only one"),
+        (twice("sources/sns.json"), "`keys::sns` identifies only one"),
+    ] {
+        let event = event.to_string();
+        let told = refused(&Description::detect("shop", event.as_bytes()), &event);
+        assert!(told.contains(says), "{told}");
+    }
+}
+
 #[tokio::test]
 async fn records_of_http_requests_are_located() {
     for name in ["http-api", "rest-api", "function-url", "alb"] {
@@ -324,6 +393,11 @@ fn sources_are_detected_by_their_fields() {
         (json!({ "state": "s" }), "event", &[]),
         (json!({ "execution": "e", "state": "s" }), "event", &["/execution", "/state", "/entered", "/item"]),
         (json!({ "Records": [{ "eventSource": "aws:codecommit" }] }), "event", &[]),
+        (json!([{ "eventSource": "aws:sqs" }]), "sqs", &[]),
+        (json!([{ "eventSource": "aws:kinesis" }]), "kinesis", &[]),
+        (json!([{ "eventSource": "aws:dynamodb" }]), "dynamodb", &[]),
+        (json!({ "raw_path": "/", "method": "POST", "headers": {} }), "http", &[]),
+        (json!({ "raw_path": "/", "method": "POST" }), "event", &[]),
         (json!("no object"), "event", &[]),
     ] {
         let detected = Description::detect("shop", event.to_string().as_bytes());
@@ -366,6 +440,7 @@ fn descriptions_list_every_changed_setting() {
     };
     let event = idempotency.events_by::<Value>(keys::step_functions());
     let sns = idempotency.events_by::<Value>(keys::sns());
+    let queue = idempotency.sqs(SqsMessage::message_key, async |_| Ok::<_, Failure>(()));
     for (description, expected) in [
         (
             http.describe(),
@@ -380,19 +455,24 @@ fn descriptions_list_every_changed_setting() {
         (
             event.fingerprint_fields(["/order"]).unwrap().describe(),
             json!({
-                "via": "event", "key_fields": ["/execution", "/state", "/entered", "/item"],
+                "via": "event", "key_from": "step_functions", "key_fields": ["/execution", "/state", "/entered", "/item"],
                 "required_key_fields": 3, "compared_fields": ["/order"],
             }),
         ),
         (
             sns.describe(),
             json!({
-                "via": "event", "key_fields": ["/Records/0/Sns/MessageId"], "required_key_fields": 1,
+                "via": "event", "key_from": "sns", "key_fields": ["/Records/0/Sns/MessageId"],
+                "required_key_fields": 1,
                 "compared_fields": [
                     "/Records/0/Sns/TopicArn", "/Records/0/Sns/Subject", "/Records/0/Sns/Message",
                     "/Records/0/Sns/MessageAttributes",
                 ],
             }),
+        ),
+        (
+            queue.fingerprint_fields(["/order"]).unwrap().describe(),
+            json!({ "via": "sqs", "key_from": "closure", "compared_fields": ["/order"] }),
         ),
         (
             idempotency.operation("refund").unwrap().describe(),

@@ -5,8 +5,15 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::record::{Record, malformed};
-use crate::{error::Error, fingerprint::Fingerprint, key::Key};
+use super::record::{Reading, Record, Way, lacks, malformed};
+use crate::{
+    error::Error,
+    fingerprint::Fingerprint,
+    key::Key,
+    lambda::source::{Fields, Text},
+};
+
+const WHAT: &str = "change of a DynamoDB stream";
 
 /// A change to an item, from a DynamoDB stream.
 #[derive(Clone)]
@@ -18,22 +25,27 @@ pub struct DynamoDbRecord {
     raw: Box<RawValue>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Wire<'r> {
-    #[serde(rename = "eventID", default)]
-    event_id: String,
-    #[serde(default)]
-    event_name: String,
+    #[serde(rename = "eventID", borrow)]
+    event_id: Text<'r>,
+    #[serde(rename = "eventName", borrow)]
+    event_name: Text<'r>,
+    #[serde(rename = "eventSource", alias = "EventSource", borrow)]
+    source: Text<'r>,
+    #[serde(rename = "eventSourceARN", borrow)]
+    arn: Text<'r>,
     #[serde(borrow)]
-    dynamodb: &'r RawValue,
+    dynamodb: Option<&'r RawValue>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
 struct Change<'r> {
-    sequence_number: String,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
+    sequence_number: Text<'r>,
+    #[serde(borrow)]
     keys: Option<&'r RawValue>,
 }
 
@@ -70,6 +82,11 @@ impl DynamoDbRecord {
     }
 
     /// The change: `Keys`, `NewImage`, `OldImage`, `SequenceNumber`, as DynamoDB writes them.
+    ///
+    /// Each write of an item is a change with other images. So a field that an item keeps, such as an order's id, isn't
+    /// a key: the item's second change would be another payload under the first one's key, and block its shard. Use a
+    /// field that's new in each change, such as the id of an order's latest payment, or [`event_key`](Self::event_key).
+    /// If only the item's creation counts, filter the mapping's events by `eventName` `INSERT`.
     pub fn change(&self) -> &RawValue {
         &self.change
     }
@@ -81,7 +98,8 @@ impl DynamoDbRecord {
 }
 
 impl AsRef<[u8]> for DynamoDbRecord {
-    /// The change, for [`Key::from_json`] with a field such as `/NewImage/order_id/S`.
+    /// The change, for [`Key::from_json`] with a field such as `/NewImage/payment_id/S`: see
+    /// [`change`](DynamoDbRecord::change).
     fn as_ref(&self) -> &[u8] {
         self.change.get().as_bytes()
     }
@@ -99,32 +117,18 @@ impl Record for DynamoDbRecord {
     const VIA: &'static str = "dynamodb";
     const IS_STREAM: bool = true;
 
-    fn identifier_in(raw: &RawValue) -> Option<String> {
-        let wire: Wire<'_> = serde_json::from_str(raw.get()).ok()?;
-        serde_json::from_str::<Change<'_>>(wire.dynamodb.get()).ok().map(|change| change.sequence_number)
-    }
-
-    fn read(raw: &RawValue) -> Result<Self, Error> {
-        let no_change = |error| malformed("change of a DynamoDB stream", &error);
-        let wire: Wire<'_> = serde_json::from_str(raw.get()).map_err(no_change)?;
-        let change: Change<'_> = serde_json::from_str(wire.dynamodb.get()).map_err(no_change)?;
-        Ok(Self {
-            event_id: wire.event_id,
-            event_name: wire.event_name,
-            sequence_number: change.sequence_number,
-            change: wire.dynamodb.to_owned(),
-            raw: raw.to_owned(),
-        })
-    }
-
-    fn group_in(raw: &RawValue, in_order: bool) -> Option<String> {
-        if !in_order {
-            return None;
-        }
-        let wire: Wire<'_> = serde_json::from_str(raw.get()).ok()?;
-        let keys = serde_json::from_str::<Change<'_>>(wire.dynamodb.get()).ok()?.keys?;
-        // Compares the item's key as JSON, since the order of the attribute names doesn't matter.
-        Some(Fingerprint::builder("item").json_or_bytes("keys", keys.get()).finish().to_string())
+    fn read(raw: &RawValue, way: Way) -> Reading<'_, Self> {
+        let read = serde_json::from_str::<Wire<'_>>(raw.get());
+        let problem = read.as_ref().err().map(|error| malformed(WHAT, error));
+        let wire = read.unwrap_or_else(|_| Wire::identified_in(raw));
+        let read = wire.dynamodb.map(|change| serde_json::from_str::<Change<'_>>(change.get())).transpose();
+        let problem = problem.or_else(|| read.as_ref().err().map(|error| malformed(WHAT, error)));
+        let change = read.unwrap_or_else(|_| wire.dynamodb.map(Change::identified_in)).unwrap_or_default();
+        let identifier = if way.by_pipe { &wire.event_id } else { &change.sequence_number }.0.clone();
+        let group = way.in_order.then(|| change.keys.map(item).unwrap_or_default().into());
+        let (source, arn) = (wire.source.0.clone(), wire.arn.0.clone().unwrap_or_default());
+        let record = problem.map_or_else(|| Self::of(wire, change, raw), Err);
+        Reading { identifier, source, arn, group, record }
     }
 
     /// Leaves out the sequence number and the time, which differ for every change.
@@ -135,5 +139,45 @@ impl Record for DynamoDbRecord {
         let builder =
             builder.json_or_bytes("keys", text(images.keys)).json_or_bytes("new", text(images.new_image));
         builder.json_or_bytes("old", text(images.old_image)).finish()
+    }
+}
+
+/// Identifies an item by its key, as JSON: the order of the attribute names doesn't matter.
+fn item(keys: &RawValue) -> String {
+    Fingerprint::builder("item").json_or_bytes("keys", keys.get()).finish().to_string()
+}
+
+impl DynamoDbRecord {
+    fn of(wire: Wire<'_>, change: Change<'_>, raw: &RawValue) -> Result<Self, Error> {
+        let Some(whole) = wire.dynamodb else { return Err(lacks(WHAT, "`dynamodb`")) };
+        Ok(Self {
+            event_id: wire.event_id.into_string(),
+            event_name: wire.event_name.into_string(),
+            sequence_number: change.sequence_number.into_string(),
+            change: whole.to_owned(),
+            raw: raw.to_owned(),
+        })
+    }
+}
+
+impl<'r> Wire<'r> {
+    /// The fields that identify an unreadable record.
+    fn identified_in(raw: &'r RawValue) -> Self {
+        let fields = Fields::of(raw);
+        Self {
+            event_id: Text(fields.text("eventID")),
+            source: Text(fields.text("eventSource")),
+            arn: Text(fields.text("eventSourceARN")),
+            dynamodb: fields.get("dynamodb"),
+            ..Self::default()
+        }
+    }
+}
+
+impl<'r> Change<'r> {
+    /// The fields that identify an unreadable change.
+    fn identified_in(raw: &'r RawValue) -> Self {
+        let fields = Fields::of(raw);
+        Self { sequence_number: Text(fields.text("SequenceNumber")), keys: fields.get("Keys") }
     }
 }

@@ -9,19 +9,31 @@ use std::{
 use lambda_runtime::Context;
 use serde_json::value::RawValue;
 
-use super::{Batch, record::Record};
+use super::{
+    Batch,
+    record::{Reading, Record, Way},
+};
 use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
     key::{Key, Scope, StoredKey, joined},
-    lambda::{source::source_arn, tenant},
+    lambda::{source::stable, tenant},
     run::shadow,
+    selector,
 };
 
-/// The plan for a record that hasn't run yet. It's small, whatever the record's size.
+/// The plan for a record that hasn't run yet. Without the record, it's small.
 pub(super) struct Planned {
     pub(super) identifier: String,
     pub(super) work: Work,
+}
+
+/// A batch's plan.
+pub(super) struct Plan<R> {
+    pub(super) planned: Vec<Planned>,
+    pub(super) lanes: Vec<Lane>,
+    /// The records that were read, by their places; empty if they aren't kept.
+    pub(super) records: Vec<Option<R>>,
 }
 
 /// What to do with a record.
@@ -42,33 +54,39 @@ pub(super) struct Lane {
 
 /// The property that puts two records into one lane.
 #[derive(PartialEq, Eq, Hash)]
-enum Shared {
-    Group(String),
+enum Shared<'r> {
+    Group(Cow<'r, str>),
     /// The records ask for the same operation, so the later ones get the first one's outcome.
     Key(StoredKey),
 }
 
 impl<R: Record> Batch<R> {
-    /// Plans the batch's records, and assigns them to lanes. Each lane keeps the batch's order.
+    /// Plans the batch's records, and assigns them to lanes. Each lane keeps the batch's order. If `keeps` is true, the
+    /// plan has the records themselves, so that they aren't read again.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if a record has no identifier, since the response couldn't list that record for
-    /// redelivery.
+    /// [`ErrorKind::Invalid`] if a record is from another source, or has no identifier, since the response couldn't
+    /// list that record for redelivery.
     pub(super) fn plan(
         &self,
         records: &[&RawValue],
         context: &Context,
-    ) -> Result<(Vec<Planned>, Vec<Lane>), Error> {
+        way: Way,
+        keeps: bool,
+    ) -> Result<Plan<R>, Error> {
         let mut scopes =
             Scopes::new(self.idempotency.scope(R::VIA)?, self.source_name.as_deref(), tenant(context));
         let mut planned = Vec::with_capacity(records.len());
+        let mut kept = Vec::with_capacity(if keeps { records.len() } else { 0 });
         let mut lanes: Vec<Lane> = Vec::new();
-        let mut lane_of: HashMap<Shared, usize> = HashMap::new();
+        let mut lane_of: HashMap<Shared<'_>, usize> = HashMap::new();
         for (place, raw) in records.iter().enumerate() {
-            let identifier = R::identifier_in(raw).ok_or_else(|| unidentified::<R>(place))?;
-            let work = self.work(raw, scopes.of(raw)?);
-            let group = R::group_in(raw, self.choices.in_order);
+            let reading = R::read(raw, way);
+            reading.is_of_source()?;
+            let Reading { identifier, arn, group, record, .. } = reading;
+            let identifier = identifier.ok_or_else(|| unidentified::<R>(place))?.into_owned();
+            let work = self.work(&record, scopes.of(&arn)?);
             let shared = match (group, &work) {
                 (Some(group), _) => Some(Shared::Group(group)),
                 (None, Work::Protected(key, _)) => Some(Shared::Key(key.clone())),
@@ -85,33 +103,51 @@ impl<R: Record> Batch<R> {
                 }
             }
             planned.push(Planned { identifier, work });
+            if keeps {
+                kept.push(record.ok());
+            }
         }
-        Ok((planned, lanes))
+        Ok(Plan { planned, lanes, records: kept })
     }
 
-    fn work(&self, raw: &RawValue, scope: &Scope) -> Work {
+    fn work(&self, record: &Result<R, Error>, scope: &Scope) -> Work {
         let refused = |kind: ErrorKind, why: Cow<'static, str>| {
             if shadow::lets_pass(self.idempotency.driver(), kind.as_str()) {
                 return Work::Unprotected;
             }
             Work::Refused(kind, why)
         };
-        let record = match R::read(raw) {
+        let record = match record {
             Ok(record) => record,
             // An unreadable record can't be passed to a handler, whatever the mode is.
             Err(error) => return Work::Refused(error.kind(), error.to_string().into()),
         };
         // A panic in `key` fails this record only.
-        let key = catch_unwind(AssertUnwindSafe(|| (self.key)(&record)));
+        let key = catch_unwind(AssertUnwindSafe(|| (self.key)(record)));
         match key {
-            Ok(Ok(Some(key))) => protected::<R>(&record, scope, &key),
+            Ok(Ok(Some(key))) => {
+                let fingerprint = self.fingerprint(record, &key);
+                Work::Protected(StoredKey::new(scope, &key), fingerprint)
+            }
             Ok(Ok(None)) if self.choices.required => {
                 refused(ErrorKind::MissingKey, "it has no idempotency key".into())
             }
             Ok(Ok(None)) => Work::Unprotected,
-            Ok(Err(error)) => refused(error.kind(), error.to_string().into()),
+            Ok(Err(error)) => match record.unreadable() {
+                Some(why) => refused(error.kind(), why.into()),
+                None => refused(error.kind(), error.to_string().into()),
+            },
             Err(_) => refused(ErrorKind::Invalid, "its key closure panicked".into()),
         }
+    }
+
+    /// The fingerprint of the fields that the worker compares, or else of those that the key brings, or else of the
+    /// whole record.
+    fn fingerprint(&self, record: &R, key: &Key) -> Fingerprint {
+        let chosen = self.fingerprinted.as_deref();
+        let chosen = chosen.map(|fields| selector::fingerprint_of(fields, record.as_ref(), "fields"));
+        let of_key = || key.compared().map(Fingerprint::from_digest);
+        chosen.unwrap_or_else(of_key).unwrap_or_else(|| record.fingerprint())
     }
 }
 
@@ -140,27 +176,23 @@ impl<'a> Scopes<'a> {
         Self { base, name, tenant, last: None }
     }
 
-    /// Returns the scope of the record's key.
+    /// Returns the scope of the key of a record from the source with this ARN.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if the source's name and the tenant are too long together.
-    fn of(&mut self, record: &RawValue) -> Result<&Scope, Error> {
-        let source = self.name.map_or_else(|| source_arn(record), str::to_owned);
-        let last = self.last.take().filter(|(last, _)| *last == source);
+    fn of(&mut self, arn: &str) -> Result<&Scope, Error> {
+        let source = self.name.unwrap_or_else(|| stable(arn));
+        let last = self.last.take().filter(|(last, _)| last == source);
         let (source, scope) = match last {
             Some(last) => last,
             None => {
-                let caller = scope_caller(&source, self.tenant);
-                (source, self.base.with_caller(caller)?)
+                let caller = scope_caller(source, self.tenant);
+                (source.to_owned(), self.base.with_caller(caller)?)
             }
         };
         Ok(&self.last.insert((source, scope)).1)
     }
-}
-
-fn protected<R: Record>(record: &R, scope: &Scope, key: &Key) -> Work {
-    Work::Protected(StoredKey::new(scope, key), record.fingerprint())
 }
 
 fn unidentified<R: Record>(place: usize) -> Error {

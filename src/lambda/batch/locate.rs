@@ -3,7 +3,11 @@
 use lambda_runtime::Context;
 use serde_json::value::RawValue;
 
-use super::{Batch, Record, lanes::Work, record};
+use super::{
+    Batch, Record,
+    lanes::Work,
+    record::{self, Way},
+};
 use crate::{
     error::Error,
     lambda::{Description, Located, describe::CLOSURE},
@@ -11,11 +15,14 @@ use crate::{
 
 impl<R: Record> Batch<R> {
     /// Describes the worker, for tools that look for its records; see [`Description`]. A closure can't be described, so
-    /// the description only says that the key comes from one.
+    /// the description only says that the key comes from one. Replace [`key_from`](Description::key_from) by the name of
+    /// the function in [`keys`](crate::lambda::keys), or add [`key_fields`](Description::key_fields).
     pub fn describe(&self) -> Description {
         let source_name = self.source_name.as_deref().map(str::to_owned);
         let key_from = Some(CLOSURE.to_owned());
-        Description { source_name, key_from, ..Description::of(&self.idempotency, R::VIA) }
+        let compared = self.fingerprinted.as_deref().unwrap_or_default().iter();
+        let compared_fields = compared.map(|field| field.as_str().to_owned()).collect();
+        Description { source_name, key_from, compared_fields, ..Description::of(&self.idempotency, R::VIA) }
     }
 
     /// Locates the stored records of the operations that this event asks for, in the batch's order. If a record of
@@ -29,14 +36,17 @@ impl<R: Record> Batch<R> {
         event: &RawValue,
         context: &Context,
     ) -> Result<Vec<Located>, Error> {
-        let records = record::records(event, R::SOURCE)?;
-        let (planned, _) = self.plan(&records, context)?;
-        let located = planned.into_iter().filter_map(|planned| match planned.work {
-            Work::Protected(key, fingerprint) => {
-                Some(Located::new(key, Some(fingerprint)).of_part(planned.identifier))
-            }
-            Work::Unprotected | Work::Refused(..) => None,
-        });
+        let (records, by_pipe) = record::records(event, R::SOURCE)?;
+        let way = Way { in_order: self.choices.in_order, by_pipe };
+        let located =
+            self.plan(&records, context, way, false)?.planned.into_iter().filter_map(|planned| match planned
+                .work
+            {
+                Work::Protected(key, fingerprint) => {
+                    Some(Located::new(key, Some(fingerprint)).of_part(planned.identifier))
+                }
+                Work::Unprotected | Work::Refused(..) => None,
+            });
         Ok(located.collect())
     }
 }

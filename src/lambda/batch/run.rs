@@ -19,8 +19,8 @@ use serde_json::value::RawValue;
 use super::{
     Batch, answer,
     handlers::Handlers,
-    lanes::{Lane, Planned, Work},
-    record::{self, Record},
+    lanes::{Lane, Plan, Planned, Work},
+    record::{self, Record, Way},
     visibility::{self, Shown},
 };
 use crate::{
@@ -45,6 +45,10 @@ use crate::{
 /// so that a crash uses up few retries. It's long enough that a handler may block its thread for 8 s (two thirds of the
 /// lease, less the grace of 2 s), and that a handler that ends within 5 s (a third) needs no extension.
 const STREAM_LEASE: Duration = Duration::from_secs(15);
+
+/// The size of the largest event whose records are kept from the plan until they run, in bytes. The records of a larger
+/// event are read a second time, so that no more of them than run are decoded in memory.
+const KEPT: usize = 1 << 20;
 
 /// How a record ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +82,10 @@ struct Delivery<'b, R> {
     batch: &'b Batch<R>,
     driver: Driver,
     records: Vec<&'b RawValue>,
+    way: Way,
     planned: Vec<Planned>,
+    /// The records that were read for the plan, by their places, until their handlers take them.
+    kept: Mutex<Vec<Option<R>>>,
     invocation: Invocation,
     times: Times,
     handlers: Handlers,
@@ -108,12 +115,16 @@ impl<R: Record> Batch<R> {
     pub(super) async fn handle(&self, event: LambdaEvent<Box<RawValue>>) -> Result<Box<RawValue>, Error> {
         let LambdaEvent { payload, context } = event;
         let invocation = self.idempotency.entered(&context);
-        let records = record::records(&payload, R::SOURCE).inspect_err(observe::refused_unasked)?;
-        let (planned, lanes) = self.plan(&records, &context).inspect_err(observe::refused_unasked)?;
+        let read = record::records(&payload, R::SOURCE).inspect_err(observe::refused_unasked);
+        let (records, by_pipe) = read?;
+        let way = Way { in_order: self.choices.in_order, by_pipe };
+        let keeps = payload.get().len() <= KEPT;
+        let plan = self.plan(&records, &context, way, keeps).inspect_err(observe::refused_unasked)?;
+        let Plan { planned, lanes, records: kept } = plan;
         let driver = self.idempotency.driver().begun(&invocation);
         let times = self.times(driver.now(), &invocation);
         let invocation = invocation.waiting_until(times.no_claim_after);
-        let invocation = match self.short_lease() {
+        let invocation = match self.short_lease().filter(|_| !by_pipe) {
             Some(length) => invocation.with_short_leases(length),
             None => invocation,
         };
@@ -125,7 +136,9 @@ impl<R: Record> Batch<R> {
         };
         let fates = Mutex::new(vec![None; records.len()]);
         let handlers = Handlers::default();
-        let delivery = Delivery { batch: self, driver, records, planned, invocation, times, handlers, fates };
+        let kept = Mutex::new(kept);
+        let delivery =
+            Delivery { batch: self, driver, records, way, planned, kept, invocation, times, handlers, fates };
         delivery.run(lanes).await;
         delivery.hide().await;
         delivery.answer()
@@ -256,7 +269,7 @@ impl<R: Record> Delivery<'_, R> {
         if self.is_late() {
             return Fate::Returned(Reason::NoTimeLeft);
         }
-        let record = match R::read(raw) {
+        let record = match self.record(place, raw) {
             Ok(record) => record,
             Err(error) => return Fate::Returned(Reason::Refused(error.kind())),
         };
@@ -289,7 +302,7 @@ impl<R: Record> Delivery<'_, R> {
     }
 
     async fn unprotected(&self, place: usize, raw: &RawValue) -> Fate {
-        let record = match R::read(raw) {
+        let record = match self.record(place, raw) {
             _ if self.is_late() => return Fate::Returned(Reason::NoTimeLeft),
             Ok(record) => record,
             Err(error) => return Fate::Returned(Reason::Refused(error.kind())),
@@ -302,6 +315,13 @@ impl<R: Record> Delivery<'_, R> {
             Ok(Err(failure)) => Fate::Returned(unrecorded(Reason::of(&failure))),
             Err(_) => Fate::Returned(Reason::Panicked),
         }
+    }
+
+    /// Takes the record that was read for the plan, or else reads it.
+    fn record(&self, place: usize, raw: &RawValue) -> Result<R, Error> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = kept.get_mut(place).and_then(Option::take);
+        kept.map_or_else(|| R::read(raw, self.way).record, Ok)
     }
 
     fn failed_permanently(&self) -> Fate {
@@ -322,7 +342,9 @@ impl<R: Record> Delivery<'_, R> {
         let messages: Vec<_> = {
             let fates = self.fates.lock().unwrap_or_else(PoisonError::into_inner);
             let waits = fates.iter().zip(&self.records).filter_map(|(fate, raw)| match fate {
-                Some(Fate::Returned(Reason::InProgress(until))) => Some((R::receipt_in(raw)?, *until)),
+                Some(Fate::Returned(Reason::InProgress(until))) => {
+                    Some((R::read(raw, self.way).record.ok()?.receipt()?, *until))
+                }
                 _ => None,
             });
             let shown = |((queue_arn, receipt_handle), until)| {
@@ -355,8 +377,8 @@ impl<R: Record> Delivery<'_, R> {
         self.refuse_if_all_failed(&fates)?;
         let returned = fates.iter().zip(&self.planned).filter(|(fate, _)| **fate != Some(Fate::Done));
         // Lambda redelivers a stream's records from the first listed record on, so listing more of them changes
-        // nothing.
-        let named = returned.take(if R::IS_STREAM { 1 } else { usize::MAX });
+        // nothing. A pipe isn't documented to do the same, so its response lists all of them.
+        let named = returned.take(if R::IS_STREAM && !self.way.by_pipe { 1 } else { usize::MAX });
         answer::naming(named.map(|(_, planned)| planned.identifier.as_str()))
     }
 

@@ -1,19 +1,16 @@
 //! The payload of an event from a known source: the part that a retry repeats, without the fields that the delivery
 //! adds.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt};
+use std::{borrow::Cow, collections::BTreeMap};
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
-};
+use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
     lambda::{
         identity::{VERIFIED_NAMES, cookies, is_credential, is_global, without_session},
-        source::source_arn,
+        source::{Fields, Text, stable},
     },
 };
 
@@ -312,7 +309,8 @@ fn of_records(event: &Event<'_>, raw: &RawValue, begun: FingerprintBuilder) -> O
     let builder = begun.part("kind", "records").others("event", raw, &["Records"])?;
     records.iter().try_fold(builder, |builder, raw| {
         let record: Record<'_> = serde_json::from_str(raw.get()).ok()?;
-        let builder = builder.part("source", record.source.as_deref()?).part("from", source_arn(raw));
+        let from = stable(record.arn.0.as_deref().unwrap_or_default());
+        let builder = builder.part("source", record.source.as_deref()?).part("from", from);
         record.add_to(builder, raw)
     })
 }
@@ -323,6 +321,8 @@ struct Record<'e> {
     /// SNS names this field `EventSource`.
     #[serde(rename = "eventSource", alias = "EventSource", borrow)]
     source: Option<Cow<'e, str>>,
+    #[serde(rename = "eventSourceARN", default, borrow)]
+    arn: Text<'e>,
     #[serde(rename = "eventName")]
     name: Option<&'e RawValue>,
     #[serde(rename = "Sns")]
@@ -412,33 +412,6 @@ fn of_s3(builder: FingerprintBuilder, raw: &RawValue) -> Option<FingerprintBuild
     let Some(raw) = s3.bucket else { return Some(builder.value("bucket", None)) };
     let name = serde_json::from_str::<Bucket<'_>>(raw.get()).ok()?.name;
     builder.value("bucket", name).others("bucket", raw, &OF_BUCKET)
-}
-
-/// An object's fields, in the order in which they were sent. A name may occur twice.
-struct Fields<'e>(Vec<(String, &'e RawValue)>);
-
-impl<'e> Deserialize<'e> for Fields<'e> {
-    fn deserialize<D: Deserializer<'e>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(AllFields)
-    }
-}
-
-struct AllFields;
-
-impl<'e> Visitor<'e> for AllFields {
-    type Value = Fields<'e>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'e>>(self, mut sent: A) -> Result<Self::Value, A::Error> {
-        let mut fields = Vec::new();
-        while let Some(field) = sent.next_entry::<String, &'e RawValue>()? {
-            fields.push(field);
-        }
-        Ok(Fields(fields))
-    }
 }
 
 impl FingerprintBuilder {
