@@ -32,17 +32,20 @@
 //!
 //! | event | compared | not compared |
 //! |---|---|---|
-//! | API Gateway, function URL, load balancer, VPC Lattice | method, path, query, body, sender | request id, times, traces, other headers |
+//! | API Gateway, function URL, load balancer, VPC Lattice (event structure V2) | method, path, query, body, sender | request id, times, traces, other headers |
+//! | VPC Lattice (event structure V1, the API's default) | method, path, query, body, sender | traces, other headers |
+//! | AppSync | field, arguments, source, stash, previous result, user | headers, variables, selection set, the token's other claims |
 //! | EventBridge | source, account, detail type, resources, detail | id, time, `replay-name` |
 //! | a schedule (EventBridge, or its scheduler) | as for EventBridge, and the time | id |
 //! | SNS | topic, subject, message | message id, attributes, times, signature |
 //! | SQS | queue, body | message id, attributes, receipt handle, receive count, times |
-//! | Kinesis | stream, data | partition key, sequence number, times |
+//! | Kinesis | stream, data; an aggregate of the Kinesis Producer Library counts as one record | partition key, sequence number, times |
 //! | DynamoDB Streams | table, change, keys, old and new image | event id, sequence number, times |
 //! | S3 | change, bucket, object, and data such as `glacierEventData` | request id, times, sender's address |
 //! | [`keys::event_bridge`](super::keys::event_bridge), [`scheduler`](super::keys::scheduler), [`sns`](super::keys::sns), [`s3`](super::keys::s3) | the fields that their pages list | everything else |
-//! | any other | the whole event | |
-//! | a batch's record ([`batch`](super::batch)) | as above for its source, but the source itself is in the key | as above |
+//! | any other, such as DocumentDB's change streams, for which there is no worker | the whole event | |
+//! | a batch's record ([`batch`](super::batch)), by a mapping or by EventBridge Pipes | as above for its source, but the source itself is in the key | as above |
+//! | a batch's record with a key from [`keys`](super::keys), or with [`Batch::fingerprint_fields`](super::batch::Batch::fingerprint_fields) | the fields that the key's page lists, or the chosen ones | everything else |
 //! | a request ([`Idempotency::http`]) | method, path, query, body; the caller is in the key | headers |
 //!
 //! A body or message is compared as JSON if it's JSON, so white space and the order of names don't matter. If an
@@ -58,6 +61,12 @@
 //! the retry goes through another stage. If such retries are duplicates for you, name the fields to compare with
 //! [`EventLayer::fingerprint_fields`]. To give each sender its own keys, put the sender into [`KeyFields`], or use
 //! [`Idempotency::http`], whose keys belong to their caller.
+//!
+//! In VPC Lattice's first event structure, the sender is the principal that VPC Lattice verified, and every credential in
+//! the headers except the principal's own signature and session token. `lambda_http`, and so [`Idempotency::http`],
+//! reads only the second structure. AppSync's user is the issuer and subject, the Cognito identity, or the IAM user.
+//! For a request with an API key or a Lambda authorizer, the whole identity and all credentials in the headers are
+//! compared.
 //!
 //! Fields that the source itself doesn't send are compared too. For example, a state machine passes on an event, and
 //! adds a field in each step: calls that differ in that field aren't duplicates. If a retry changes such a field, for

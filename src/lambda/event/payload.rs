@@ -15,7 +15,8 @@ use crate::{
 };
 
 /// Each known source's events have one of these fields.
-const NAMES: [&str; 3] = ["\"requestContext\"", "\"detail-type\"", "\"Records\""];
+const NAMES: [&str; 5] =
+    ["\"requestContext\"", "\"detail-type\"", "\"Records\"", "\"raw_path\"", "\"parentTypeName\""];
 
 // The fields that each source sends. They're compared as the table in [the module](super) says. Every field that isn't
 // listed here is compared: a state machine may have added it, and calls that differ in such a field aren't duplicates.
@@ -39,6 +40,13 @@ const OF_HTTP: [&str; 18] = [
     "body",
     "isBase64Encoded",
 ];
+/// VPC Lattice's first event structure, which has no context.
+const OF_FIRST_LATTICE: [&str; 6] =
+    ["raw_path", "method", "headers", "query_string_parameters", "body", "is_base64_encoded"];
+/// The context of an AppSync resolver.
+const OF_APPSYNC: [&str; 7] = ["arguments", "source", "prev", "stash", "identity", "request", "info"];
+const OF_APPSYNC_INFO: [&str; 5] =
+    ["fieldName", "parentTypeName", "variables", "selectionSetList", "selectionSetGraphQL"];
 /// A replay from an archive adds `replay-name`.
 const OF_EVENT_BUS: [&str; 10] = [
     "version",
@@ -146,6 +154,8 @@ pub(super) fn fingerprint(raw: &RawValue) -> Option<Fingerprint> {
     let begun = Fingerprint::builder("payload of an event");
     Some(
         of_http(&event, raw, &begun)
+            .or_else(|| of_first_lattice(&event, raw, &begun))
+            .or_else(|| of_appsync(&event, raw, &begun))
             .or_else(|| of_event_bus(&event, raw, &begun))
             .or_else(|| of_records(&event, raw, begun))?
             .finish(),
@@ -171,8 +181,18 @@ struct Event<'e> {
     repeated_headers: Option<&'e RawValue>,
     cookies: Option<&'e RawValue>,
     body: Option<&'e RawValue>,
-    #[serde(rename = "isBase64Encoded")]
+    #[serde(rename = "isBase64Encoded", alias = "is_base64_encoded")]
     is_base64: Option<&'e RawValue>,
+
+    raw_path: Option<&'e RawValue>,
+    query_string_parameters: Option<&'e RawValue>,
+
+    arguments: Option<&'e RawValue>,
+    prev: Option<&'e RawValue>,
+    stash: Option<&'e RawValue>,
+    identity: Option<&'e RawValue>,
+    request: Option<&'e RawValue>,
+    info: Option<&'e RawValue>,
 
     source: Option<&'e RawValue>,
     account: Option<&'e RawValue>,
@@ -209,6 +229,96 @@ fn of_http(event: &Event<'_>, raw: &RawValue, begun: &FingerprintBuilder) -> Opt
         .into_iter()
         .fold(builder, |builder, (name, value)| builder.part("sender", name).part("is", value))
         .others("event", raw, &OF_HTTP)
+}
+
+/// The header in which VPC Lattice names the principal that it verified, in its first event structure.
+const LATTICE_IDENTITY: &str = "x-amzn-lattice-identity";
+
+/// Adds the request and its sender, for an event of VPC Lattice in its first structure.
+///
+/// Its sender is the principal that VPC Lattice verified, and everything that carries a credential. A principal's own
+/// signature and session token aren't compared, since a retry has new ones.
+fn of_first_lattice(
+    event: &Event<'_>,
+    raw: &RawValue,
+    begun: &FingerprintBuilder,
+) -> Option<FingerprintBuilder> {
+    let (Some(path), Some(_), None) = (event.raw_path, event.method, event.context) else { return None };
+    let mut senders = credentials(event)?;
+    let headers = Fields::of(event.headers?);
+    let of_identity = headers.0.iter().filter(|(name, _)| name.eq_ignore_ascii_case(LATTICE_IDENTITY));
+    for (_, value) in of_identity {
+        let identity: String = serde_json::from_str(value.get()).ok()?;
+        let principal = identity.split(';').filter_map(|part| part.trim().strip_prefix("Principal="));
+        let principal =
+            principal.filter(|name| !name.is_empty()).map(without_session).collect::<Vec<_>>().join(";");
+        if principal.is_empty() {
+            senders.push((LATTICE_IDENTITY.to_owned(), identity));
+            continue;
+        }
+        senders.retain(|(name, value)| match name.as_str() {
+            "authorization" => !value.starts_with("AWS4-"),
+            "x-amz-security-token" => false,
+            _ => true,
+        });
+        senders.push(("principal".to_owned(), principal));
+    }
+    let builder = begun
+        .clone()
+        .part("kind", "first lattice")
+        .value("method", event.method)
+        .value("path", Some(path))
+        .value("query", event.query_string_parameters)
+        .content("body", event.body)
+        .value("base64", event.is_base64);
+    senders
+        .into_iter()
+        .fold(builder, |builder, (name, value)| builder.part("sender", name).part("is", value))
+        .others("event", raw, &OF_FIRST_LATTICE)
+}
+
+/// Adds the field that a client of AppSync asks for, its arguments and the client, for the event of a resolver.
+fn of_appsync(event: &Event<'_>, raw: &RawValue, begun: &FingerprintBuilder) -> Option<FingerprintBuilder> {
+    let (Some(_), Some(info)) = (event.arguments, event.info) else { return None };
+    let asked = Fields::of(info);
+    let builder = begun
+        .clone()
+        .part("kind", "appsync")
+        .value("type", Some(asked.get("parentTypeName")?))
+        .value("field", Some(asked.get("fieldName")?))
+        .others("info", info, &OF_APPSYNC_INFO)?
+        .value("arguments", event.arguments)
+        .value("source", event.source)
+        .value("prev", event.prev)
+        .value("stash", event.stash);
+    let (builder, senders) = match event.identity.and_then(subject) {
+        Some(subject) => (builder, subject),
+        // An API key or a Lambda authorizer's token, for example.
+        None => {
+            let headers = Fields::of(event.request?).get("headers")?;
+            (
+                builder.value("identity", event.identity),
+                credentials_in(serde_json::from_str(headers.get()).ok()?),
+            )
+        }
+    };
+    senders
+        .into_iter()
+        .fold(builder, |builder, (name, value)| builder.part("sender", name).part("is", value))
+        .others("event", raw, &OF_APPSYNC)
+}
+
+/// The fields that identify the user whom AppSync verified, and that a refreshed token doesn't change: an issuer and its
+/// subject, or an identity of a Cognito pool, or an IAM user. `None` if there's no such user.
+fn subject(identity: &RawValue) -> Option<Vec<(String, String)>> {
+    let fields = Fields::of(identity);
+    let named = |name: &&str| {
+        let text = fields.text(name).filter(|text| !text.is_empty())?;
+        Some(((*name).to_owned(), without_session(&text).to_owned()))
+    };
+    [["issuer", "sub"], ["cognitoIdentityPoolId", "cognitoIdentityId"], ["accountId", "username"]]
+        .iter()
+        .find_map(|names| names.iter().map(named).collect())
 }
 
 fn text(value: Option<&Value>) -> &str {
@@ -266,6 +376,11 @@ fn credentials(event: &Event<'_>) -> Option<Vec<(String, String)>> {
     if let Some(raw) = event.cookies {
         headers.insert("cookie".to_owned(), serde_json::from_str(raw.get()).ok()?);
     }
+    Some(credentials_in(headers))
+}
+
+/// The credentials in these headers, sorted.
+fn credentials_in(headers: BTreeMap<String, Value>) -> Vec<(String, String)> {
     let mut carried = Vec::new();
     for (name, value) in headers {
         let name = name.to_ascii_lowercase();
@@ -282,7 +397,7 @@ fn credentials(event: &Event<'_>) -> Option<Vec<(String, String)>> {
         }
     }
     carried.sort();
-    Some(carried)
+    carried
 }
 
 /// Adds the detail and its source, for an event of EventBridge or its scheduler.

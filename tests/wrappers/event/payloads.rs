@@ -420,3 +420,110 @@ async fn event_hooks_see_recorded_failures() {
         assert_eq!((runs.count(), seen.count()), (1, replays));
     }
 }
+
+/// Delivers `first` and a retry, and then each of the others, which are mismatches. Each change is a pointer to a
+/// field, and the field's value.
+async fn only_retries_are_replayed(first: &Value, retry: &[(&str, Value)], others: &[(&str, Value)]) {
+    let changed = |changes: &[(&str, Value)]| {
+        let mut event = first.clone();
+        for (pointer, value) in changes {
+            let (parent, name) = pointer.rsplit_once('/').unwrap();
+            event.pointer_mut(parent).unwrap()[name] = value.clone();
+        }
+        event
+    };
+    let function = Function::new(idempotency().events(|_: &Value| Key::new("order-17")));
+    for event in [first.clone(), changed(retry)] {
+        assert_eq!(function.runs_after(&event).await, Ok(1), "{event}");
+    }
+    for other in others {
+        let event = changed(std::slice::from_ref(other));
+        assert_eq!(function.runs_after(&event).await, Err(ErrorKind::Mismatch), "{event}");
+    }
+}
+
+#[tokio::test]
+async fn first_lattice_structure_is_compared_by_sender() {
+    let mut request = json!({
+        "raw_path": "/payments?dry=1", "method": "POST", "query_string_parameters": {"dry": "1"},
+        "headers": {"content-type": "application/json", "x-amzn-trace-id": "Root=1-a", "x-forwarded-for": "10.0.2.100"},
+        "body": r#"{"order": "c4n4ry-17"}"#, "is_base64_encoded": false,
+    });
+    let traced = [
+        ("/headers/x-amzn-trace-id", "Root=1-b".into()),
+        ("/headers/x-forwarded-for", "10.0.2.101".into()),
+        ("/body", r#"{"order":"c4n4ry-17"}"#.into()),
+    ];
+    let others = [
+        ("/raw_path", "/refunds?dry=1".into()),
+        ("/method", "PUT".into()),
+        ("/query_string_parameters", json!({})),
+        ("/body", r#"{"order": "c4n4ry-18"}"#.into()),
+        ("/is_base64_encoded", true.into()),
+        ("/headers/authorization", "Bearer c4n4ry-another".into()),
+        ("/headers/x-amzn-lattice-identity", "Principal=c4n4ry-another".into()),
+        ("/step", "a state machine's".into()),
+    ];
+    only_retries_are_replayed(&request, &traced, &others).await;
+
+    let identity = |session: &str| {
+        format!("Principal=arn:aws:sts::1:assumed-role/shop/{session}; SessionName={session}; Type=AWS_IAM")
+            .into()
+    };
+    let signed =
+        |signature: &str| Value::from(format!("AWS4-HMAC-SHA256 Credential=c4n4ry, Signature={signature}"));
+    request["headers"]["x-amzn-lattice-identity"] = identity("one");
+    request["headers"]["authorization"] = signed("a");
+    let another_session = [
+        ("/headers/x-amzn-lattice-identity", identity("two")),
+        ("/headers/authorization", signed("b")),
+        ("/headers/x-amz-security-token", "c4n4ry-session".into()),
+    ];
+    let others = [
+        ("/headers/x-amzn-lattice-identity", "Principal=arn:aws:sts::1:assumed-role/till/one".into()),
+        ("/headers/authorization", "Bearer c4n4ry-another".into()),
+        ("/headers/cookie", "session=c4n4ry-another".into()),
+    ];
+    only_retries_are_replayed(&request, &another_session, &others).await;
+}
+
+#[tokio::test]
+async fn appsync_retries_are_replayed() {
+    let request = |identity: Value| {
+        json!({
+            "arguments": {"input": {"clientMutationId": "7a1c", "order": "order-17"}}, "source": null, "prev": null,
+            "stash": {}, "identity": identity,
+            "request": {"headers": {"x-amzn-trace-id": "1", "x-api-key": "c4n4ry-key"}, "domainName": null},
+            "info": {
+                "fieldName": "placeOrder", "parentTypeName": "Mutation", "variables": {}, "selectionSetList": ["id"],
+                "selectionSetGraphQL": "{ id }",
+            },
+        })
+    };
+    let pool = json!({
+        "sub": "c4n4ry-sub", "issuer": "https://c4n4ry-login", "username": "c4n4ry-kim", "claims": {"iat": 1},
+        "sourceIp": ["198.51.100.17"],
+    });
+    let iam = json!({"accountId": "1", "username": "AROAC4N4RY:one", "userArn": "arn:c4n4ry", "cognitoIdentityId": null});
+    let traced = ("/request/headers/x-amzn-trace-id", Value::from("2"));
+    let others = [
+        ("/arguments/input/order", "order-18".into()),
+        ("/info/fieldName", "cancelOrder".into()),
+        ("/info/parentTypeName", "Query".into()),
+        ("/source", json!({"id": 1})),
+        ("/stash", json!({"id": 1})),
+        ("/prev", json!({"result": 1})),
+        ("/identity", json!({"sub": "c4n4ry-other", "issuer": "https://c4n4ry-login"})),
+        ("/identity", Value::Null),
+        ("/identity", json!({"accountId": "1", "username": "AROAC4N4RY2:one"})),
+        ("/step", "a state machine's".into()),
+    ];
+    let refreshed = ("/identity/claims/iat", 2.into());
+    only_retries_are_replayed(&request(pool), &[traced.clone(), refreshed], &others).await;
+    let another_session = ("/identity/username", "AROAC4N4RY:two".into());
+    only_retries_are_replayed(&request(iam), &[traced.clone(), another_session], &others).await;
+    let of_another = ("/request/headers/x-api-key", "c4n4ry-another".into());
+    let by_key: Vec<_> =
+        others.into_iter().filter(|(_, value)| !value.is_null()).chain([of_another]).collect();
+    only_retries_are_replayed(&request(Value::Null), &[traced], &by_key).await;
+}
