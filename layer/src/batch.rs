@@ -11,7 +11,7 @@ use lambda_idempotency::{
 };
 use lambda_runtime::LambdaEvent;
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 use tower::{Service, ServiceExt as _};
 
 use crate::{
@@ -38,9 +38,9 @@ pub(crate) async fn sqs(protection: &Arc<Protection>, event: &Arc<Event>) -> Ans
     let together = Together::new(protection, event);
     let (rules, function) = (Arc::clone(protection), Arc::clone(&together));
     let key = move |message: &SqsMessage| key(&rules, Kind::Sqs, message, || message.message_key());
-    let batch = protection.idempotency.sqs(key, move |message: SqsMessage| {
-        run(Arc::clone(&function), handed(message.message_id(), message.raw(), &function))
-    });
+    let batch = protection
+        .idempotency
+        .sqs(key, move |message: SqsMessage| run(Arc::clone(&function), handed(message.raw(), &function)));
     handle(protection, event, &together, batch, Kind::Sqs).await
 }
 
@@ -50,7 +50,7 @@ pub(crate) async fn kinesis(protection: &Arc<Protection>, event: &Arc<Event>) ->
     let (rules, function) = (Arc::clone(protection), Arc::clone(&together));
     let key = move |record: &KinesisRecord| key(&rules, Kind::Kinesis, record, || record.sequence_key());
     let batch = protection.idempotency.kinesis(key, move |record: KinesisRecord| {
-        run(Arc::clone(&function), handed(record.sequence_number(), record.raw(), &function))
+        run(Arc::clone(&function), handed(record.raw(), &function))
     });
     let batch = if mode(protection) == BatchMode::Each { batch.in_order() } else { batch };
     handle(protection, event, &together, batch, Kind::Kinesis).await
@@ -62,7 +62,7 @@ pub(crate) async fn dynamodb(protection: &Arc<Protection>, event: &Arc<Event>) -
     let (rules, function) = (Arc::clone(protection), Arc::clone(&together));
     let key = move |record: &DynamoDbRecord| key(&rules, Kind::DynamoDb, record, || record.event_key());
     let batch = protection.idempotency.dynamodb_stream(key, move |record: DynamoDbRecord| {
-        run(Arc::clone(&function), handed(record.sequence_number(), record.raw(), &function))
+        run(Arc::clone(&function), handed(record.raw(), &function))
     });
     let batch = if mode(protection) == BatchMode::Each { batch.in_order() } else { batch };
     handle(protection, event, &together, batch, Kind::DynamoDb).await
@@ -89,7 +89,7 @@ fn key(
 /// the facts of its claim.
 ///
 /// Call it inside the record's handler, where the record's claim is the current one.
-fn handed(identifier: &str, raw: &RawValue, function: &Together) -> Handed {
+fn handed(raw: &RawValue, function: &Together) -> Handed {
     let facts = lambda_idempotency::current().as_ref().map(crate::event::facts);
     let extended = match (function.claim_field(), facts) {
         (Some(ClaimField::Event(name)), Some(facts)) => with_field(raw.get().as_bytes(), name, &facts),
@@ -97,7 +97,7 @@ fn handed(identifier: &str, raw: &RawValue, function: &Together) -> Handed {
     };
     let extended = extended.and_then(|json| String::from_utf8(json.into()).ok());
     Handed {
-        identifier: identifier.to_owned(),
+        identifier: identifier(raw, function.is_piped()),
         is_original: extended.is_none(),
         json: extended.unwrap_or_else(|| raw.get().to_owned()),
     }
@@ -121,12 +121,14 @@ where
     let Some(raw) = raw(event) else {
         return Answer::refusal("Idempotency.Invalid", "the event isn't JSON; nothing ran");
     };
-    if rules.compare.is_some() {
-        return Answer::refusal(
-            "Idempotency.Invalid",
-            "the event is a batch, and each record is always compared as a whole; leave out IDEMPOTENCY_COMPARE",
-        );
-    }
+    let compared = match &rules.compare {
+        Some(fields) => batch.fingerprint_fields(fields.iter().map(String::as_str)),
+        None => Ok(batch),
+    };
+    let batch = match compared {
+        Ok(batch) => batch,
+        Err(error) => return Answer::error(error),
+    };
     if let Some(ClaimField::Context(name)) = &rules.claim_field {
         let message = format!(
             "the event is a batch, whose records share one client context; set IDEMPOTENCY_CLAIM_FIELD to a field's \
@@ -183,32 +185,42 @@ where
     }
 }
 
-/// Whether Lambda redelivers every record of the event. It does if the response lists all messages of an SQS batch, or
-/// the first record of a stream's batch.
+/// Whether every record of the event is redelivered: if the response lists all messages of an SQS batch or all records
+/// of a pipe's batch, or the first record of a stream's batch.
 fn all_failed(event: &Event, returned: &[String], kind: Kind) -> bool {
-    let records = records(event);
+    let (records, is_piped) = (records(event), event.piped().is_some());
     match kind {
         Kind::Sqs => returned.len() == records.len(),
-        _ => records
-            .first()
-            .and_then(|first| sequence_number(first))
-            .is_some_and(|first| returned.contains(&first)),
+        _ if is_piped => returned.len() == records.len(),
+        _ => records.first().is_some_and(|first| returned.contains(&identifier(first, false))),
     }
 }
 
-/// The sequence number of a record of a Kinesis or a DynamoDB stream.
-fn sequence_number(record: &RawValue) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Streamed {
-        #[serde(alias = "dynamodb")]
-        kinesis: Sequenced,
+/// The identifier by which the response lists a record: a message's id, a stream's sequence number or, if a pipe
+/// delivered the record of a stream, its event id. Empty if the record has none.
+pub(super) fn identifier(record: &RawValue, is_piped: bool) -> String {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Named {
+        #[serde(rename = "messageId")]
+        message: Option<String>,
+        #[serde(rename = "eventID")]
+        event: Value,
+        kinesis: Option<Numbered>,
+        dynamodb: Option<Numbered>,
     }
-    #[derive(Deserialize)]
-    struct Sequenced {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Numbered {
         #[serde(rename = "sequenceNumber", alias = "SequenceNumber")]
-        number: String,
+        number: Option<String>,
     }
-    serde_json::from_str::<Streamed>(record.get()).ok().map(|record| record.kinesis.number)
+    let Named { message, event, kinesis, dynamodb } = serde_json::from_str(record.get()).unwrap_or_default();
+    let of_stream = match is_piped {
+        true => event.as_str().map(str::to_owned),
+        false => kinesis.or(dynamodb).and_then(|numbered| numbered.number),
+    };
+    message.or(of_stream).unwrap_or_default()
 }
 
 /// The identifiers of the failed records, from the library's response.
@@ -234,5 +246,6 @@ pub(crate) fn records(event: &Event) -> Vec<&RawValue> {
         #[serde(rename = "Records", borrow)]
         records: Vec<&'e RawValue>,
     }
-    serde_json::from_slice::<Batch<'_>>(&event.body).map(|batch| batch.records).unwrap_or_default()
+    let batch = || serde_json::from_slice::<Batch<'_>>(&event.body).map(|batch| batch.records);
+    event.piped().unwrap_or_else(|| batch().unwrap_or_default())
 }

@@ -320,12 +320,6 @@ fn rules(values: &Values<'_>, mode: Mode) -> Result<Rules, String> {
         Ok(fields)
     })?;
     let is_batch = matches!(kind, Some(Kind::Sqs | Kind::Kinesis | Kind::DynamoDb));
-    if compare.is_some() && is_batch {
-        return Err(format!(
-            "{}: each record of a batch is always compared as a whole; leave this setting out",
-            values.named("COMPARE")
-        ));
-    }
     let claim_field = values.parsed("CLAIM_FIELD", value::claim_field)?;
     if is_batch && matches!(claim_field, Some(ClaimField::Context(_))) {
         return Err(format!(

@@ -163,6 +163,9 @@ impl Event {
 
     /// The event's kind, by its fields. An event that isn't JSON is one operation.
     pub(crate) fn kind(&self) -> Kind {
+        if let Some(first) = self.piped().and_then(|records| records.first().copied()) {
+            return kind_of_record(first);
+        }
         let Ok(shape) = serde_json::from_slice::<Shape<'_>>(&self.body) else { return Kind::Event };
         if let Some(context) = shape.request_context {
             let has_method = context.http.is_some() || shape.http_method.is_some() || shape.method.is_some();
@@ -172,6 +175,11 @@ impl Event {
             Some([first, ..]) => kind_of_record(first),
             _ => Kind::Event,
         }
+    }
+
+    /// The event's elements if it's an array, as a pipe of EventBridge Pipes delivers a batch.
+    pub(crate) fn piped(&self) -> Option<Vec<&RawValue>> {
+        serde_json::from_slice(&self.body).ok()
     }
 
     /// The headers and the event for the function, with the facts of `claim` in `field`.

@@ -136,14 +136,16 @@ async fn find(store: &Arc<dyn Store>, located: Located) -> Result<Answer> {
 
 /// Returns the identifiers of the batch's records that have no operation in `located`.
 fn without_key(event: &Value, via: &str, located: &[Located]) -> Vec<String> {
+    // A pipe of EventBridge Pipes sends an array, and identifies a stream's records by their events' ids.
     let identifier = match via {
         "sqs" => "/messageId",
+        "kinesis" | "dynamodb" if event.is_array() => "/eventID",
         "kinesis" => "/kinesis/sequenceNumber",
         "dynamodb" => "/dynamodb/SequenceNumber",
         _ => return vec![],
     };
     let keyed: HashSet<&str> = located.iter().filter_map(|located| located.part.as_deref()).collect();
-    let records = event.get("Records").and_then(Value::as_array).into_iter().flatten();
+    let records = event.get("Records").unwrap_or(event).as_array().into_iter().flatten();
     let all = records.filter_map(|record| record.pointer(identifier)?.as_str());
     all.filter(|&identifier| !keyed.contains(identifier)).map(str::to_owned).collect()
 }

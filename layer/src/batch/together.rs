@@ -13,14 +13,13 @@ use lambda_idempotency::{
     settings::Mode,
     time::{Clock as _, system_clock},
 };
-use serde::Deserialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 use tokio::{
     sync::{Notify, OnceCell, oneshot},
     task::AbortHandle,
 };
 
-use super::{Handed, mode, records};
+use super::{Handed, identifier, mode, records};
 use crate::{
     config::{BatchMode, ClaimField},
     event::{Event, Kind},
@@ -209,25 +208,13 @@ impl Together {
 
     /// The records' identifiers, in the event's order.
     fn order(&self) -> Vec<String> {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct Named {
-            #[serde(rename = "messageId")]
-            message: Option<String>,
-            kinesis: Option<Numbered>,
-            dynamodb: Option<Numbered>,
-        }
-        #[derive(Deserialize)]
-        struct Numbered {
-            #[serde(rename = "sequenceNumber", alias = "SequenceNumber")]
-            number: String,
-        }
-        let identifier = |record: &&RawValue| {
-            let named: Named = serde_json::from_str(record.get()).unwrap_or_default();
-            let number = named.kinesis.or(named.dynamodb).map(|numbered| numbered.number);
-            named.message.or(number).unwrap_or_default()
-        };
-        records(&self.event).iter().map(identifier).collect()
+        let is_piped = self.is_piped();
+        records(&self.event).iter().map(|record| identifier(record, is_piped)).collect()
+    }
+
+    /// Whether a pipe of EventBridge Pipes delivered the batch: as an array, and without a stream's checkpoint.
+    pub(super) fn is_piped(&self) -> bool {
+        self.event.piped().is_some()
     }
 
     /// Calls the function with these records. Returns one outcome per record, or none if the function never got them.
@@ -255,7 +242,10 @@ impl Together {
             return self.event.body.clone();
         }
         let records: Vec<&str> = handed.iter().map(|record| record.json.as_str()).collect();
-        format!("{{\"Records\":[{}]}}", records.join(",")).into()
+        match self.is_piped() {
+            true => format!("[{}]", records.join(",")).into(),
+            false => format!("{{\"Records\":[{}]}}", records.join(",")).into(),
+        }
     }
 
     fn fates(&self, identifiers: &[String], posted: &Posted) -> Vec<Fate> {
@@ -280,9 +270,9 @@ impl Together {
         identifiers.iter().map(fate).collect()
     }
 
-    /// Whether the batch comes from a stream. If so, Lambda redelivers the first failed record and all later ones.
+    /// Whether Lambda reads the batch from a stream. If so, it redelivers the first failed record and all later ones.
     fn is_stream(&self) -> bool {
-        self.protection.rules.kind.unwrap_or_else(|| self.event.kind()) != Kind::Sqs
+        !self.is_piped() && self.protection.rules.kind.unwrap_or_else(|| self.event.kind()) != Kind::Sqs
     }
 }
 

@@ -16,7 +16,8 @@ use crate::event::Kind;
 pub(crate) enum KeyOf {
     /// Fields of the event, of an HTTP request's JSON body, or of a record's content.
     Fields(KeyFields),
-    /// The identifier that a known source, such as EventBridge, puts into each event.
+    /// The identifier that a known source, such as EventBridge, puts into each event, or into each event that comes
+    /// through a queue.
     Source(KeyFields),
     /// The header `Idempotency-Key` of an HTTP request.
     Header,
@@ -75,7 +76,8 @@ impl KeyOf {
         let is_batch = matches!(kind, Kind::Sqs | Kind::Kinesis | Kind::DynamoDb);
         let fits = match self {
             Self::Fields(_) => true,
-            Self::Source(_) | Self::RequestId => kind == Kind::Event,
+            Self::Source(_) => kind != Kind::Http,
+            Self::RequestId => kind == Kind::Event,
             Self::Header => kind == Kind::Http,
             Self::Record(source) => *source == kind,
         };
@@ -97,7 +99,7 @@ impl KeyOf {
         }
     }
 
-    /// The key of a record in a batch: fields of its `content`, or the id that the record's source gave it, which `own`
+    /// The key of a record in a batch: fields of its `content`, which may be a known source's event, or the id that the record's source gave it, which `own`
     /// returns.
     ///
     /// # Errors
@@ -110,7 +112,7 @@ impl KeyOf {
         own: impl FnOnce() -> Result<Key, Error>,
     ) -> Result<Option<Key>, Error> {
         match self {
-            Self::Fields(fields) => fields.key_of(content),
+            Self::Fields(fields) | Self::Source(fields) => fields.key_of(content),
             Self::Record(source) if *source == kind => own().into_key(),
             _ => Ok(None),
         }
