@@ -56,10 +56,11 @@
 //! # }
 //! ```
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde_json::value::RawValue;
 
+use super::source::Text;
 use crate::{key::joined, key_fields::KeyFields};
 
 /// An EventBridge event's id (`id`).
@@ -204,21 +205,22 @@ pub fn kafka_record(cluster: impl Into<String>) -> KeyFields {
 pub fn kafka_cluster(event: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Event {
-        #[serde(default)]
-        event_source_arn: Option<String>,
-        #[serde(default)]
-        bootstrap_servers: Option<String>,
+    struct Event<'e> {
+        #[serde(default, borrow)]
+        event_source_arn: Text<'e>,
+        #[serde(default, borrow)]
+        bootstrap_servers: Text<'e>,
     }
     let Event { event_source_arn, bootstrap_servers } = serde_json::from_slice(event).ok()?;
     let brokers = || {
-        let servers = bootstrap_servers?;
+        let servers = bootstrap_servers.0?;
         let mut brokers: Vec<_> =
             servers.split(',').map(str::trim).filter(|broker| !broker.is_empty()).collect();
         brokers.sort_unstable();
         Some(brokers.join(","))
     };
-    event_source_arn.or_else(brokers).filter(|cluster| !cluster.is_empty())
+    let arn = event_source_arn.0.map(Cow::into_owned);
+    arn.or_else(brokers).filter(|cluster| !cluster.is_empty())
 }
 
 /// The records of all partitions of a Kafka event, or the messages of an Amazon MQ event, each with its partition or
@@ -457,6 +459,10 @@ mod tests {
         let own =
             [r#"{"bootstrapServers": "b-2:9092, b-1:9092"}"#, r#"{"bootstrapServers": "b-1:9092,b-2:9092"}"#];
         assert_eq!(own.map(cluster), [(); 2].map(|()| Some("b-1:9092,b-2:9092".to_owned())));
+        assert_eq!(
+            cluster(r#"{"eventSourceArn": 5, "bootstrapServers": "b-1:9092"}"#).as_deref(),
+            Some("b-1:9092")
+        );
         for none in ["{}", r#"{"eventSourceArn": ""}"#, r#"{"bootstrapServers": ","}"#, "no JSON"] {
             assert_eq!(cluster(none), None, "{none}");
         }

@@ -432,6 +432,35 @@ async fn messages_without_a_key_are_listed() {
     fs::remove_file(&file).unwrap();
 }
 
+/// A pipe of EventBridge Pipes delivers an array, and identifies a stream's records by their events' ids.
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_pipes_are_found() {
+    let bench = Bench::new().await;
+    let record = |id: &str, data: &str| {
+        json!({
+            "eventID": format!("shard:{id}"), "sequenceNumber": id, "data": data, "eventSource": "aws:kinesis",
+            "eventSourceARN": "arn:aws:kinesis:eu-west-1:1:stream/orders",
+        })
+    };
+    // Data that isn't JSON, `{"order": 17}`, and `{}`, which has no key.
+    let event =
+        json!([record("a", "eJvcmRlciI6MTd9"), record("b", "eyJvcmRlciI6IDE3fQ=="), record("c", "e30=")]);
+    let key = |record: &KinesisRecord| Key::from_json(record, "/order");
+    let worker = bench.function().kinesis(key, async |_| Ok::<_, Failure>(()));
+    let raw = RawValue::from_string(event.to_string()).unwrap();
+    let _ = worker.oneshot(LambdaEvent::new(raw, Context::default())).await;
+    let file = std::env::temp_dir().join(format!("piped-{}.json", std::process::id()));
+    let why = ["why", "--event", file.to_str().unwrap(), "--function", "payments", "--key-field", "/order"];
+    fs::write(&file, event.to_string()).unwrap();
+    let found = bench.run(&[&why[..], &["--json"]].concat()).await.json();
+    assert_eq!(found["operations"][0]["part"], "shard:b", "{found}");
+    assert!(found["operations"][0]["record"].is_object(), "{found}");
+    assert_eq!(found["without_key"], json!(["shard:a", "shard:c"]));
+    fs::write(&file, json!({ "eventSource": "aws:kinesis", "kinesis": {} }).to_string()).unwrap();
+    bench.run(&why).await.is_bad_input(&["a single record of `aws:kinesis` without its batch"]);
+    fs::remove_file(&file).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn descriptions_replace_the_options() {
     let bench = Bench::new().await;
