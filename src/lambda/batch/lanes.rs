@@ -130,7 +130,8 @@ impl<R: Record> Batch<R> {
                 Work::Protected(StoredKey::new(scope, &key), fingerprint)
             }
             Ok(Ok(None)) if self.choices.required => {
-                refused(ErrorKind::MissingKey, "it has no idempotency key".into())
+                let why = record.unreadable().unwrap_or("it has no idempotency key");
+                refused(ErrorKind::MissingKey, why.into())
             }
             Ok(Ok(None)) => Work::Unprotected,
             Ok(Err(error)) => match record.unreadable() {
