@@ -164,8 +164,8 @@ pub(crate) fn caller_unknown(found: &str) {
     tracing::error!(
         target: TARGET, event = "refused", kind = "CallerUnknown", found,
         "refused a keyed request with an unknown caller: authenticate outside this layer and pass the caller on with \
-         `HttpLayer::caller`; or call `HttpLayer::shared_namespace` if all callers, or all users of an API key, may \
-         get each other's answers; or, for cookies that don't authenticate, `HttpLayer::ignore_cookies`"
+         `HttpLayer::caller`; or call `HttpLayer::shared_namespace` if all callers, or all users of an API key or a \
+         role, may get each other's answers; or, for cookies that don't authenticate, `HttpLayer::ignore_cookies`"
     );
 }
 

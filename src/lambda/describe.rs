@@ -68,6 +68,9 @@ pub struct Description {
     /// HTTP: the cookies that carry no credential.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignored_cookies: Vec<String>,
+    /// HTTP: the headers that carry a credential, in addition to the layer's own list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub credential_headers: Vec<String>,
     /// Batches: the name that replaces the source's ARN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_name: Option<String>,

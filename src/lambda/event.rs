@@ -55,6 +55,8 @@
 //! The sender is the caller that the front end verified, without the parts that a refreshed token or another session of
 //! a role changes. If the front end verified no caller, these are compared instead: everything that an authorizer
 //! passed on, all headers that carry a credential, all cookies except a load balancer's, and a WebSocket's connection.
+//! If it verified a role or a certificate, behind which several people may stand, the headers that carry a credential
+//! and the cookies are compared too, without the role's own signature.
 //! Some names, such as a Lambda authorizer's principal, may mean someone else in another API. For these, the API and
 //! the stage are part of the sender. A request from another sender is a mismatch, and never gets the first sender's
 //! answer. A retry can be such a mismatch too: if a WebSocket client without a verified name has connected again, or if

@@ -169,6 +169,7 @@ mod guard;
 mod headers;
 mod key;
 mod locate;
+mod namespace;
 mod problem;
 mod recording;
 mod rejections;
@@ -198,8 +199,8 @@ use crate::{
     future::BoxFuture,
     idempotency::Idempotency,
     invocation::Invocation,
-    key::{Scope, StoredKey},
-    lambda::{Idempotent, take_ready, tenant},
+    key::StoredKey,
+    lambda::{Idempotent, take_ready},
     observe,
     run::{
         context::{OperationContext, current, staging, within},
@@ -212,14 +213,8 @@ use crate::{
 };
 use answer::{Answer, Exact, Instead, Judged, Read, Streamed};
 use body_key::Keyed;
-use caller::{Verified, verified_in};
-use config::{Config, MayReplay, Unnamed};
-use key::Origin;
+use config::{Config, MayReplay};
 use problem::Problem;
-
-/// The value of the field `found` in the log event for an unknown caller, if the front end verified a caller but its
-/// event doesn't name the caller. In all other cases, the field has the name of a credential header.
-const VERIFIED: &str = "the front end's authorizer";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -464,74 +459,6 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     fn problem(&self, problem: impl Into<Problem>) -> Response<Body> {
         problem.into().into_response(&self.config.problems)
-    }
-
-    /// The caller that the key belongs to. If `HttpLayer::caller` has set a closure, the closure names the caller.
-    /// Otherwise the front end does.
-    fn caller_of(&self, parts: &Parts) -> Result<Option<Caller>, Problem> {
-        let caller = match &self.config.resolver {
-            Some(resolve) => resolve(parts).map_err(|error| self.not_scoped(&error))?.map(Caller::Resolved),
-            None => match (verified_in(parts), &self.config.api_name) {
-                (Verified::Caller(caller), Some(name)) => Some(caller.of_api(name)),
-                (Verified::Caller(caller), None) => Some(caller),
-                (Verified::Nobody, _) => None,
-                (Verified::Unnamed, _) => return self.unnamed_is_shared(VERIFIED).map(|()| None),
-            },
-        };
-        // All users of an app may share its API key. So if the request carries other credentials too, the API key
-        // doesn't identify their owner.
-        let is_api_key = matches!(caller, Some(Caller::ApiKey { .. }));
-        if caller.is_none() || is_api_key {
-            let mut carried = credentials::carried_in(&parts.headers, &self.config.ignored_cookies);
-            let unnamed = carried.find(|name| !is_api_key || name.as_str() != credentials::API_KEY);
-            match (unnamed, self.config.unnamed) {
-                (Some(header), _) => self.unnamed_is_shared(header.as_str())?,
-                (None, Unnamed::Refused) if caller.is_none() => return Err(self.caller_missing()),
-                (None, _) => {}
-            }
-        }
-        Ok(caller)
-    }
-
-    /// Accepts a caller without a name if the API chose one shared namespace for such callers.
-    ///
-    /// # Errors
-    ///
-    /// [`ProblemKind::CallerUnknown`] if the API has no such namespace.
-    fn unnamed_is_shared(&self, found: &str) -> Result<(), Problem> {
-        if self.config.unnamed == Unnamed::Shared {
-            return Ok(());
-        }
-        if self.is_enforced() {
-            observe::caller_unknown(found);
-        }
-        Err(ProblemKind::CallerUnknown.into())
-    }
-
-    /// The problem for a key that can't be scoped to its caller. It isn't retryable: a retry would fail the same way.
-    fn not_scoped(&self, error: &Error) -> Problem {
-        if self.is_enforced() {
-            observe::refused_unasked(error);
-        }
-        ProblemKind::CallerMissing.into()
-    }
-
-    fn caller_missing(&self) -> Problem {
-        if self.is_enforced() {
-            observe::caller_missing();
-        }
-        ProblemKind::CallerMissing.into()
-    }
-
-    /// The namespace of the caller's keys.
-    fn scope(&self, parts: &Parts, caller: Option<&Caller>, origin: Origin) -> Result<Scope, Problem> {
-        let tenant = parts.extensions.lambda_context_ref().and_then(tenant);
-        let scope =
-            self.idempotency.scope(origin.via()).and_then(|scope| match scope_caller(caller, tenant) {
-                Some(caller) => scope.with_caller(caller),
-                None => Ok(scope),
-            });
-        scope.map_err(|error| self.not_scoped(&error))
     }
 
     /// Decides how the key is settled and what the caller gets. If a failure is recorded, or the outcome has more

@@ -354,6 +354,8 @@ impl Description {
             layer = layer.shared_namespace();
         }
         layer = layer.ignore_cookies(self.ignored_cookies.iter().map(String::as_str));
+        layer = layer
+            .credential_headers(self.credential_headers.iter().map(name).collect::<Result<Vec<_>, _>>()?);
         let headers = self.compared_headers.iter().map(name).collect::<Result<Vec<_>, _>>()?;
         layer = layer.fingerprint_headers(headers).fingerprint_raw_body(self.raw_body);
         if !self.compared_fields.is_empty() {

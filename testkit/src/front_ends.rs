@@ -8,11 +8,13 @@ pub const FRONT_ENDS: [&str; 4] = ["http-api", "function-url", "rest-api", "alb"
 /// The default key.
 pub const UUID: &str = "8e03978e-40d5-43dd-bc93-6894a57f9324";
 
-/// A client's credentials. No log may contain them.
-pub const AUTHORIZATION: &str = "Bearer c4n4ry-token";
+/// A client's signature. No log may contain it. Another credential beside a role is refused.
+pub const AUTHORIZATION: &str = "AWS4-HMAC-SHA256 Credential=c4n4ry-token/20261120/eu-central-1/lambda/aws4_request, \
+                                 SignedHeaders=host, Signature=c4n4ry-signature";
 
-/// A client's session cookie. No log may contain it.
-pub const COOKIE: &str = "session=c4n4ry-session";
+/// A client's cookie. No log may contain it. It isn't a credential, since a load balancer's stickiness cookie has this
+/// name.
+pub const COOKIE: &str = "AWSALB=c4n4ry-session";
 
 /// A request that a client sends.
 #[derive(Clone, Copy, Debug)]

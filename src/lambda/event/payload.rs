@@ -9,7 +9,10 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
     lambda::{
-        identity::{VERIFIED_NAMES, cookies, is_credential, is_global, without_session},
+        identity::{
+            SESSION_TOKEN, VERIFIED_NAMES, cookies, is_credential, is_global, is_machine, is_shared_by_pool,
+            is_signature, without_session,
+        },
         source::{Fields, Text, stable},
     },
 };
@@ -331,12 +334,21 @@ fn senders(event: &Event<'_>, context: &Value) -> Option<Vec<(String, String)>> 
     // An issuer without a subject doesn't identify a sender.
     let is_named = !senders.iter().all(|(name, _)| name.ends_with("/iss") || name.ends_with("/issuerDN"));
     let is_global = is_global(|name| senders.iter().any(|(sender, _)| sender == name));
+    let is_machine = is_named && senders.iter().all(|(name, _)| is_machine(name));
     if !is_named {
         senders.extend(unnamed(context));
     }
     let identified = |name: &str| (format!("/{name}"), text(context.get(name)).to_owned());
     if !senders.is_empty() && !is_global {
         senders.extend(["apiId", "stage"].map(identified));
+    }
+    if is_machine {
+        // Several people may stand behind a role or a certificate. The role's own signature differs in each request.
+        let is_own = |name: &str, value: &str| match name {
+            "authorization" => is_signature(value),
+            name => name == SESSION_TOKEN,
+        };
+        senders.extend(credentials(event)?.into_iter().filter(|(name, value)| !is_own(name, value)));
     }
     if !is_named {
         // The handler may check these credentials, and a request from another sender isn't a retry.
@@ -352,7 +364,7 @@ fn senders(event: &Event<'_>, context: &Value) -> Option<Vec<(String, String)>> 
 fn verified(context: &Value) -> Vec<(String, String)> {
     let named = VERIFIED_NAMES.iter().filter_map(|name| match context.pointer(name)? {
         Value::Null => None,
-        Value::String(id) if id.is_empty() => None,
+        Value::String(id) if id.is_empty() || is_shared_by_pool(id) => None,
         Value::String(id) => Some(((*name).to_owned(), without_session(id).to_owned())),
         other => Some(((*name).to_owned(), other.to_string())),
     });

@@ -8,8 +8,8 @@ use lambda_http::{
     RequestExt,
     aws_lambda_events::{
         apigw::{
-            ApiGatewayRequestAuthorizer, ApiGatewayRequestIdentity, ApiGatewayV2httpRequestContext,
-            ApiGatewayV2httpRequestContextAuthentication,
+            ApiGatewayProxyRequestContext, ApiGatewayRequestAuthorizer, ApiGatewayRequestIdentity,
+            ApiGatewayV2httpRequestContext, ApiGatewayV2httpRequestContextAuthentication,
         },
         vpc_lattice::VpcLatticeRequestV2Identity,
     },
@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::{
     error::{Error, ErrorKind},
     key::joined,
-    lambda::identity::without_session,
+    lambda::identity::{is_shared_by_pool, without_session},
 };
 
 /// The caller in the scope of an HTTP request's key: verified by the front end, or named by
@@ -71,6 +71,12 @@ pub enum Caller {
 }
 
 impl Caller {
+    /// Whether several people may stand behind this caller: the users of an app with an API key, or of a proxy with a
+    /// role or a certificate. Authorizers and identity pools name one person.
+    pub(super) fn may_be_several(&self) -> bool {
+        matches!(self, Self::Iam(_) | Self::Certificate { .. } | Self::ApiKey { .. })
+    }
+
     /// Replaces the API's name, if the caller belongs to one API.
     pub(super) fn of_api(mut self, name: &str) -> Self {
         if let Self::Principal { api, .. } | Self::Certificate { api, .. } | Self::ApiKey { api, .. } =
@@ -178,6 +184,9 @@ pub(super) fn verified_in(request: &Parts) -> Verified {
         Some(RequestContext::ApiGatewayV2(context)) => of_http_api(context),
         Some(RequestContext::ApiGatewayV1(context)) => {
             let api = api(&context.apiid, &context.stage);
+            if is_unset(&context.authorizer) && !is_of_rest_api(context) {
+                return of_rest_api(&ApiGatewayRequestAuthorizer::default(), &context.identity, &api);
+            }
             of_rest_api(&context.authorizer, &context.identity, &api)
         }
         Some(RequestContext::WebSocket(context)) => {
@@ -193,6 +202,25 @@ pub(super) fn verified_in(request: &Parts) -> Verified {
         // A front end that this library doesn't know may have verified someone.
         Some(_) => Verified::Unnamed,
     }
+}
+
+/// Whether the authorizer is the one that an HTTP API puts into an event of format 1.0 if no authorizer ran.
+fn is_unset(authorizer: &ApiGatewayRequestAuthorizer) -> bool {
+    let fields = &authorizer.fields;
+    let is_null = |name| fields.get(name).is_some_and(Value::is_null);
+    authorizer.jwt.is_none()
+        && authorizer.iam.is_none()
+        && fields.len() == 2
+        && is_null("claims")
+        && is_null("scopes")
+}
+
+/// Whether the event is a REST API's, and not an HTTP API's of format 1.0. `lambda_http` drops the event's `version`,
+/// but only a REST API gives its resources ids. An HTTP API has the route in that place, such as `POST /payments`, or
+/// null.
+fn is_of_rest_api(context: &ApiGatewayProxyRequestContext) -> bool {
+    let id = context.resource_id.as_deref().unwrap_or_default();
+    !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 /// `<API id>/<stage>`: the API's name by default.
@@ -227,8 +255,9 @@ fn of_rest_api(
     if let Some(id) = named_by(&identity.cognito_identity_id) {
         return Verified::Caller(Caller::CognitoIdentity(id.to_owned()));
     }
-    if let Some(id) = [&identity.caller, &identity.user_arn].into_iter().find_map(named_by) {
-        return Verified::Caller(Caller::Iam(id.to_owned()));
+    match iam([&identity.caller, &identity.user_arn]) {
+        Verified::Nobody => {}
+        verified => return verified,
     }
     if let Some(cert) = identity.other.get("clientCert").filter(|cert| !cert.is_null()) {
         let name = |name| cert.get(name).and_then(text);
@@ -243,10 +272,20 @@ fn of_rest_api(
 
 /// VPC Lattice verifies only IAM signatures. Without a signature, the event says only which VPC the request is from.
 fn of_lattice(identity: &VpcLatticeRequestV2Identity) -> Verified {
-    match (identity.identity_type.as_deref(), named_by(&identity.principal)) {
-        (Some("AWS_IAM"), Some(principal)) => Verified::Caller(Caller::Iam(principal.to_owned())),
-        (None | Some("NONE"), None) => Verified::Nobody,
+    match (identity.identity_type.as_deref(), iam([&identity.principal])) {
+        (Some("AWS_IAM"), caller @ Verified::Caller(_)) => caller,
+        (None | Some("NONE"), Verified::Nobody) => Verified::Nobody,
         _ => Verified::Unnamed,
+    }
+}
+
+/// The IAM principal with these ids. The users of a Cognito identity pool share a role, so the role names no person.
+fn iam<const N: usize>(ids: [&Option<String>; N]) -> Verified {
+    let ids = || ids.iter().filter_map(|id| named_by(id));
+    match ids().next() {
+        None => Verified::Nobody,
+        Some(_) if ids().any(is_shared_by_pool) => Verified::Unnamed,
+        Some(id) => Verified::Caller(Caller::Iam(id.to_owned())),
     }
 }
 
@@ -272,10 +311,10 @@ fn authorized(authorizer: &ApiGatewayRequestAuthorizer, api: &str) -> Option<Cal
     }
     if let Some(iam) = &authorizer.iam {
         let cognito = iam.cognito_identity.as_ref().and_then(|cognito| named_by(&cognito.identity_id));
-        let ids = [&iam.caller_id, &iam.user_id, &iam.user_arn];
-        return match cognito {
-            Some(id) => Some(Caller::CognitoIdentity(id.to_owned())),
-            None => ids.into_iter().find_map(named_by).map(|id| Caller::Iam(id.to_owned())),
+        return match (cognito, self::iam([&iam.caller_id, &iam.user_id, &iam.user_arn])) {
+            (Some(id), _) => Some(Caller::CognitoIdentity(id.to_owned())),
+            (None, Verified::Caller(caller)) => Some(caller),
+            (None, _) => None,
         };
     }
     // A Lambda authorizer may return a string named `claims`, so only an object counts as a token's claims.
@@ -283,6 +322,35 @@ fn authorized(authorizer: &ApiGatewayRequestAuthorizer, api: &str) -> Option<Cal
         return Some(jwt(claims.get("iss").and_then(text), claims.get("sub").and_then(text)?));
     }
     authorizer.fields.get("principalId").and_then(text).map(principal)
+}
+
+/// The API key that a REST API checked, whether or not it's the caller.
+pub(super) fn checked_api_key(request: &Parts) -> Option<&str> {
+    match request.extensions.request_context_ref()? {
+        RequestContext::ApiGatewayV1(context) => named_by(&context.identity.api_key),
+        _ => None,
+    }
+}
+
+/// The certificate that the front end checked: its PEM, its serial number, its issuer and its subject.
+pub(super) fn checked_certificate(request: &Parts) -> Vec<&str> {
+    match request.extensions.request_context_ref() {
+        Some(RequestContext::ApiGatewayV1(context)) => {
+            let cert = context.identity.other.get("clientCert");
+            let names = ["clientCertPem", "serialNumber", "issuerDN", "subjectDN"];
+            names.iter().filter_map(|name| cert?.get(name).and_then(text)).collect()
+        }
+        Some(RequestContext::ApiGatewayV2(context)) => {
+            let cert = context.authentication.as_ref().and_then(|context| context.client_cert.as_ref());
+            cert.into_iter()
+                .flat_map(|cert| {
+                    [&cert.client_cert_pem, &cert.serial_number, &cert.issuer_dn, &cert.subject_dn]
+                })
+                .filter_map(named_by)
+                .collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn text(value: &Value) -> Option<&str> {

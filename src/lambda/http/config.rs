@@ -9,7 +9,7 @@ use super::{
     HttpLayer,
     body_key::KeySource,
     caller::Caller,
-    credentials::IgnoredCookies,
+    credentials::CredentialRules,
     headers::{HeaderRules, REPLAYED},
     key::{KeyRules, Predicate},
     problem::{ProblemKind, ProblemRules},
@@ -58,7 +58,7 @@ pub(super) struct Config {
     pub(super) resolver: Option<Resolver>,
     pub(super) unnamed: Unnamed,
     pub(super) api_name: Option<String>,
-    pub(super) ignored_cookies: IgnoredCookies,
+    pub(super) credentials: CredentialRules,
     pub(super) fingerprinted_headers: Vec<HeaderName>,
     /// The fields of a JSON body to compare; `None` means the whole body.
     pub(super) fingerprinted_fields: Option<Vec<Selector>>,
@@ -86,7 +86,7 @@ impl Default for Config {
             resolver: None,
             unnamed: Unnamed::default(),
             api_name: None,
-            ignored_cookies: IgnoredCookies::default(),
+            credentials: CredentialRules::default(),
             fingerprinted_headers: Vec::new(),
             fingerprinted_fields: None,
             raw_body: false,
@@ -111,7 +111,7 @@ impl fmt::Debug for Config {
             .field("methods", &self.methods)
             .field("unnamed", &self.unnamed)
             .field("api_name", &self.api_name)
-            .field("ignored_cookies", &self.ignored_cookies)
+            .field("credentials", &self.credentials)
             .field("fingerprinted_headers", &self.fingerprinted_headers)
             .field("fingerprinted_fields", &self.fingerprinted_fields)
             .field("raw_body", &self.raw_body)
@@ -124,7 +124,7 @@ impl fmt::Debug for Config {
 }
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
-    fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
+    pub(super) fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
     }
@@ -284,14 +284,14 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// Puts all keys of callers without a name into one namespace, whatever credentials their requests carry:
     /// **each of these callers gets the others' recorded responses** if it sends the same key and request. Use
-    /// it for APIs whose responses don't depend on the caller. Named callers keep their own namespaces, and so do the
-    /// owners of a REST API's API keys.
+    /// it for APIs whose responses don't depend on the caller. Named callers keep their own namespaces, whatever
+    /// other credentials their requests carry.
     ///
     /// Without this setting, the layer refuses a keyed request that carries credentials (`Authorization`, an API key, a
     /// client certificate, a cookie) but has no named caller: the client gets 500 and `caller-unknown`, and nothing is
-    /// claimed. The reason: the handler may check the credentials, and a replay never reaches the handler. An API key
-    /// names the caller only if the request carries no other credentials. Keyed requests without credentials share the
-    /// anonymous namespace.
+    /// claimed. The reason: the handler may check the credentials, and a replay never reaches the handler. An API key,
+    /// a role or a certificate names the caller only if the request carries no other credentials. Keyed requests
+    /// without credentials share the anonymous namespace.
     pub fn shared_namespace(self) -> Self {
         self.with(|config| config.unnamed = Unnamed::Shared)
     }
@@ -307,7 +307,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn ignore_cookies(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.with(|config| config.ignored_cookies.add(names))
+        self.with(|config| config.credentials.ignore_cookies(names))
     }
 
     /// Compares these request headers too when a key is used again: a header with the API's version, for example.

@@ -1,52 +1,98 @@
 //! Detects credentials in a request, so that a request whose caller the layer can't name isn't treated as
-//! anonymous.
+//! anonymous, and one caller doesn't get the response of another behind the same proxy.
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
-use crate::lambda::identity::{cookie_name, cookies, is_credential};
+use super::{
+    caller::{Caller, checked_api_key, checked_certificate},
+    request::percent_decoded,
+};
+use crate::lambda::identity::{API_KEY, SESSION_TOKEN, cookie_name, cookies, is_credential, is_signature};
 
-/// The names of cookies that aren't credentials, in addition to a load balancer's cookies.
+/// The headers and cookies that count as credentials, in addition to the list of all APIs, or in spite of it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct IgnoredCookies(Vec<String>);
+pub(super) struct CredentialRules {
+    ignored_cookies: Vec<String>,
+    headers: Vec<HeaderName>,
+}
 
-impl IgnoredCookies {
-    pub(super) fn add(&mut self, names: impl IntoIterator<Item = impl Into<String>>) {
-        self.0.extend(names.into_iter().map(Into::into));
+impl CredentialRules {
+    pub(super) fn ignore_cookies(&mut self, names: impl IntoIterator<Item = impl Into<String>>) {
+        self.ignored_cookies.extend(names.into_iter().map(Into::into));
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(String::as_str)
+    pub(super) fn ignored_cookies(&self) -> impl Iterator<Item = &str> {
+        self.ignored_cookies.iter().map(String::as_str)
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|ignored| match ignored.strip_suffix('*') {
+    pub(super) fn add_headers(&mut self, names: impl IntoIterator<Item = HeaderName>) {
+        self.headers.extend(names);
+    }
+
+    pub(super) fn headers(&self) -> &[HeaderName] {
+        &self.headers
+    }
+
+    /// The name of a header with a credential whose owner may be someone else than `caller`.
+    pub(super) fn second<'a>(&self, caller: Option<&Caller>, parts: &'a Parts) -> Option<&'a HeaderName> {
+        let mut carried = self.carried_in(&parts.headers);
+        let second =
+            carried.find(|(name, value)| !caller.is_some_and(|caller| is_own(caller, name, value, parts)));
+        second.map(|(name, _)| name)
+    }
+
+    /// The headers that carry credentials.
+    fn carried_in<'a>(
+        &self,
+        headers: &'a HeaderMap,
+    ) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
+        headers.iter().filter(|(name, value)| match *name {
+            name if *name == header::COOKIE => self.has_cookie(value.as_bytes()),
+            name => is_credential(name.as_str()) || self.headers.contains(name),
+        })
+    }
+
+    /// Whether at least one cookie isn't ignored. An unreadable header counts as a cookie that isn't ignored.
+    fn has_cookie(&self, value: &[u8]) -> bool {
+        let Ok(text) = std::str::from_utf8(value) else { return true };
+        cookies(text).any(|pair| !self.ignores(cookie_name(pair)))
+    }
+
+    fn ignores(&self, name: &str) -> bool {
+        self.ignored_cookies.iter().any(|ignored| match ignored.strip_suffix('*') {
             Some(beginning) => name.starts_with(beginning),
             None => name == ignored,
         })
     }
 }
 
-/// The header in which a client sends its API key to a REST API.
-pub(super) const API_KEY: &str = "x-api-key";
-
-/// The names of the headers that carry credentials.
-pub(super) fn carried_in<'a>(
-    headers: &'a HeaderMap,
-    ignored: &'a IgnoredCookies,
-) -> impl Iterator<Item = &'a HeaderName> {
-    headers.iter().filter_map(move |(name, value)| {
-        let carries = match name {
-            name if *name == header::COOKIE => has_cookie(value.as_bytes(), ignored),
-            name => is_credential(name.as_str()),
-        };
-        carries.then_some(name)
-    })
+/// Whether this credential is the one by which the front end verified `caller`, or one that the front end verified
+/// beside it.
+fn is_own(caller: &Caller, name: &HeaderName, value: &HeaderValue, parts: &Parts) -> bool {
+    let name = name.as_str();
+    match caller {
+        Caller::ApiKey { .. } => name == API_KEY,
+        // An API key beside another caller only meters the caller's requests.
+        _ if name == API_KEY => checked_api_key(parts).is_some_and(|key| *key == *value),
+        Caller::Iam(_) => match name {
+            "authorization" => value.to_str().is_ok_and(is_signature),
+            name => name == SESSION_TOKEN,
+        },
+        // API Gateway writes no header with the certificate. If there's one, it may come from a proxy, and say whose
+        // certificate the proxy saw.
+        Caller::Certificate { .. } if name.starts_with("x-amzn-mtls-clientcert") => {
+            repeats(value.as_bytes(), &checked_certificate(parts))
+        }
+        _ => false,
+    }
 }
 
-/// Whether at least one cookie isn't ignored. An unreadable header counts as a cookie that isn't ignored.
-fn has_cookie(value: &[u8], ignored: &IgnoredCookies) -> bool {
-    let Ok(text) = std::str::from_utf8(value) else { return true };
-    cookies(text).any(|pair| !ignored.has(cookie_name(pair)))
+/// Whether a header says the same about the certificate as the front end does. A load balancer encodes a PEM for
+/// a URL, but leaves `+` as it is.
+fn repeats(value: &[u8], certificate: &[&str]) -> bool {
+    let value = String::from_utf8_lossy(value).replace('+', "%2B");
+    let value = percent_decoded(&value);
+    certificate.iter().any(|text| text.trim().as_bytes() == value.trim_ascii())
 }
 
 #[cfg(test)]
@@ -54,38 +100,27 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::lambda::identity::{CREDENTIALS, SUFFIXES};
 
     fn found(lines: &[(&'static str, &str)], ignored: &[&str]) -> Option<String> {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             headers.append(HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
-        let mut cookies = IgnoredCookies::default();
-        cookies.add(ignored.iter().copied());
-        carried_in(&headers, &cookies).next().map(ToString::to_string)
+        let mut rules = CredentialRules::default();
+        rules.ignore_cookies(ignored.iter().copied());
+        rules.carried_in(&headers).next().map(|(name, _)| name.to_string())
     }
 
     #[test]
-    fn every_credential_header_is_found() {
-        for name in [
-            "authorization",
-            "proxy-authorization",
-            "x-api-key",
-            "x-auth-token",
-            "client-cert",
-            "x-forwarded-client-cert",
-            "x-amz-security-token",
-            "x-amzn-oidc-data",
-            "x-amzn-oidc-identity",
-            "x-amzn-mtls-clientcert",
-            "x-amzn-mtls-clientcert-subject",
-        ] {
-            assert_eq!(found(&[("accept", "*/*"), (name, "1")], &[]).as_deref(), Some(name));
-        }
-        assert_eq!(
-            found(&[("accept", "*/*"), ("x-amzn-trace-id", "1"), ("x-forwarded-for", "::1")], &[]),
-            None
-        );
+    fn the_guide_lists_credential_headers() {
+        let page = include_str!("../../guide/callers.md");
+        let (_, list) = page.split_once("These headers carry credentials").unwrap();
+        let (list, _) = list.split_once("\n\n").unwrap();
+        let listed: Vec<_> = list.split('`').skip(1).step_by(2).collect();
+        let suffixes = SUFFIXES.iter().map(|suffix| format!("*{suffix}"));
+        let expected: Vec<_> = CREDENTIALS.iter().map(ToString::to_string).chain(suffixes).collect();
+        assert_eq!(listed, expected);
     }
 
     #[test]

@@ -39,7 +39,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         description.caller_from_closure = config.resolver.is_some();
         description.shared_namespace = config.unnamed == Unnamed::Shared;
         description.api_name.clone_from(&config.api_name);
-        description.ignored_cookies = config.ignored_cookies.iter().map(str::to_owned).collect();
+        description.ignored_cookies = config.credentials.ignored_cookies().map(str::to_owned).collect();
+        description.credential_headers = names(config.credentials.headers());
         let fields = config.fingerprinted_fields.iter().flatten();
         description.compared_fields = fields.map(|field| field.as_str().to_owned()).collect();
         description.compared_headers = names(&config.fingerprinted_headers);

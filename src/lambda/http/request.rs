@@ -84,7 +84,7 @@ fn normalised_query(query: &str) -> Vec<Pair<'_>> {
 }
 
 /// Decodes `%` and `+` as in a form. A `%` without two hex digits after it is literal.
-fn percent_decoded(text: &str) -> Cow<'_, [u8]> {
+pub(super) fn percent_decoded(text: &str) -> Cow<'_, [u8]> {
     let bytes = text.as_bytes();
     if !bytes.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(bytes);

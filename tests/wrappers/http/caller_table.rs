@@ -1,5 +1,6 @@
 //! Checks the table of `guide/callers.md`: the scope of the key, for each front end and credential.
 
+use lambda_http::http::HeaderName;
 use lambda_idempotency::lambda::http::{Caller, verified_caller};
 
 use super::*;
@@ -26,12 +27,17 @@ struct Row(&'static str, &'static str, &'static str, Scope, fn(&mut Value, &str,
 
 const REST: &str = "REST API";
 const HTTP: &str = "HTTP API";
+const HTTP_1: &str = "HTTP API, format 1.0";
 const URL: &str = "function URL";
 const ALB: &str = "load balancer";
 const LATTICE: &str = "VPC Lattice";
 
 const REFUSED: &str = "refused: 500 `caller-unknown`";
 const ANONYMOUS: &str = "the anonymous namespace";
+const PRINCIPAL: &str = "principal, without its session";
+const BEARER: &str = "IAM, and `Authorization` without a signature";
+const SESSION: &str = "IAM and a session cookie";
+const POOL: &str = "Cognito identity pool, no identity id";
 
 const ROWS: &[Row] = &[
     Row(REST, "Lambda authorizer", "`principalId`, API, stage", OneApi, |event, who, n| {
@@ -41,15 +47,34 @@ const ROWS: &[Row] = &[
         context(event)["authorizer"] =
             json!({"claims": {"iss": "https://pool", "sub": who, "iat": n.to_string()}});
     }),
-    Row(REST, "IAM", "principal, without its session", Everywhere, |event, who, n| {
-        context(event)["identity"]["caller"] = format!("AROA{who}:session-{n}").into();
+    Row(REST, "IAM", PRINCIPAL, Everywhere, caller),
+    Row(REST, "IAM and a usage plan's API key", PRINCIPAL, Everywhere, |event, who, n| {
+        caller(event, who, n);
+        header(event, "x-api-key", "c4n4ry-app");
+        context(event)["identity"]["apiKey"] = "c4n4ry-app".into();
+        context(event)["identity"]["apiKeyId"] = "the app's".into();
+    }),
+    Row(REST, BEARER, REFUSED, Refused, |event, who, n| {
+        caller(event, "proxy", n);
+        bearer(event, who, n);
+    }),
+    Row(REST, SESSION, REFUSED, Refused, |event, who, n| {
+        caller(event, "proxy", n);
+        session(event, who);
     }),
     Row(REST, "Cognito identity pool", "identity id", Everywhere, |event, who, n| {
         context(event)["identity"]["caller"] = format!("AROA1:session-{n}").into();
         context(event)["identity"]["cognitoIdentityId"] = who.into();
     }),
+    Row(REST, POOL, REFUSED, Refused, |event, _, _| {
+        context(event)["identity"]["caller"] = "AROA1:CognitoIdentityCredentials".into();
+    }),
     Row(REST, "mutual TLS", "certificate's issuer and subject, API, stage", OneApi, |event, who, n| {
         context(event)["identity"]["clientCert"] = certificate(who, n);
+    }),
+    Row(REST, "mutual TLS and `Authorization`", REFUSED, Refused, |event, who, n| {
+        context(event)["identity"]["clientCert"] = certificate("proxy", n);
+        bearer(event, who, n);
     }),
     Row(REST, "API key", "key's id, API, stage", OneApi, |event, who, _| {
         header(event, "x-api-key", who);
@@ -76,21 +101,50 @@ const ROWS: &[Row] = &[
     Row(HTTP, "Lambda authorizer", "`principalId`, API, stage", OneApi, |event, who, _| {
         context(event)["authorizer"] = json!({"lambda": {"principalId": who}});
     }),
-    Row(HTTP, "IAM", "principal, without its session", Everywhere, iam),
+    Row(HTTP, "IAM", PRINCIPAL, Everywhere, iam),
+    Row(HTTP, BEARER, REFUSED, Refused, iam_and_bearer),
+    Row(HTTP, SESSION, REFUSED, Refused, iam_and_session),
     Row(HTTP, "Cognito identity pool", "identity id", Everywhere, |event, who, n| {
         let cognito = json!({"amr": ["authenticated"], "identityId": who});
         context(event)["authorizer"] =
             json!({"iam": {"callerId": format!("AROA1:{n}"), "cognitoIdentity": cognito}});
     }),
+    Row(HTTP, POOL, REFUSED, Refused, iam_of_pool),
     Row(HTTP, "mutual TLS", "certificate's issuer and subject, API, stage", OneApi, |event, who, n| {
         context(event)["authentication"] = json!({"clientCert": certificate(who, n)});
+        header(event, "x-amzn-mtls-clientcert-subject", &format!("CN={who}"));
+    }),
+    Row(HTTP, "mutual TLS and `Authorization`", REFUSED, Refused, |event, who, n| {
+        context(event)["authentication"] = json!({"clientCert": certificate("proxy", n)});
+        bearer(event, who, n);
     }),
     Row(HTTP, "authorizer without `principalId` or `sub`", REFUSED, Refused, |event, who, _| {
         context(event)["authorizer"] = json!({"lambda": {"plan": who}});
     }),
     Row(HTTP, "`Authorization` and no authorizer", REFUSED, Refused, bearer),
     Row(HTTP, "none", ANONYMOUS, Anonymous, |_, _, _| {}),
-    Row(URL, "IAM", "principal, without its session", Everywhere, iam),
+    Row(HTTP_1, "JWT authorizer", "`iss`, `sub`", Everywhere, |event, who, n| {
+        bearer(event, who, n);
+        context(event)["authorizer"] =
+            json!({"claims": {"iss": "https://issuer", "sub": who, "iat": n.to_string()}, "scopes": null});
+    }),
+    Row(HTTP_1, "Lambda authorizer", "`principalId`, API, stage", OneApi, |event, who, _| {
+        context(event)["authorizer"] = json!({"principalId": who});
+    }),
+    Row(HTTP_1, "IAM", PRINCIPAL, Everywhere, caller),
+    Row(HTTP_1, BEARER, REFUSED, Refused, |event, who, n| {
+        caller(event, "proxy", n);
+        bearer(event, who, n);
+    }),
+    Row(HTTP_1, "authorizer without `principalId` or `sub`", REFUSED, Refused, |event, who, _| {
+        context(event)["authorizer"] = json!({"claims": null, "scopes": null, "plan": who});
+    }),
+    Row(HTTP_1, "`Authorization` and no authorizer", REFUSED, Refused, bearer),
+    Row(HTTP_1, "none", ANONYMOUS, Anonymous, |_, _, _| {}),
+    Row(URL, "IAM", PRINCIPAL, Everywhere, iam),
+    Row(URL, BEARER, REFUSED, Refused, iam_and_bearer),
+    Row(URL, SESSION, REFUSED, Refused, iam_and_session),
+    Row(URL, POOL, REFUSED, Refused, iam_of_pool),
     Row(URL, "`Authorization` and auth type `NONE`", REFUSED, Refused, bearer),
     Row(URL, "none", ANONYMOUS, Anonymous, |_, _, _| {}),
     Row(ALB, "OpenID Connect login", REFUSED, Refused, |event, who, _| {
@@ -107,11 +161,22 @@ const ROWS: &[Row] = &[
         header(event, "cookie", &format!("AWSALB={who}"))
     }),
     Row(ALB, "none", ANONYMOUS, Anonymous, |_, _, _| {}),
-    Row(LATTICE, "IAM", "principal, without its session", Everywhere, |event, who, n| {
-        header(event, "authorization", &format!("AWS4-HMAC-SHA256 {n}"));
-        context(event)["identity"]["type"] = "AWS_IAM".into();
-        context(event)["identity"]["principal"] =
-            format!("arn:aws:sts::1:assumed-role/{who}/session-{n}").into();
+    Row(LATTICE, "IAM", PRINCIPAL, Everywhere, |event, who, n| {
+        signature(event, n);
+        lattice(event, &format!("{who}/session-{n}"));
+    }),
+    Row(LATTICE, BEARER, REFUSED, Refused, |event, who, n| {
+        lattice(event, "proxy/session");
+        bearer(event, who, n);
+    }),
+    Row(LATTICE, SESSION, REFUSED, Refused, |event, who, n| {
+        signature(event, n);
+        lattice(event, "proxy/session");
+        session(event, who);
+    }),
+    Row(LATTICE, "Cognito identity pool", REFUSED, Refused, |event, _, n| {
+        signature(event, n);
+        lattice(event, "shop/CognitoIdentityCredentials");
     }),
     Row(LATTICE, "another type of identity", REFUSED, Refused, |event, who, _| {
         context(event)["identity"]["type"] = "AWS_NEW".into();
@@ -130,7 +195,44 @@ fn jwt(claims: Value) -> Value {
 }
 
 fn iam(event: &mut Value, who: &str, n: u8) {
+    signature(event, n);
     context(event)["authorizer"] = json!({"iam": {"callerId": format!("AROA{who}:{n}"), "userId": "u"}});
+}
+
+fn iam_and_bearer(event: &mut Value, who: &str, n: u8) {
+    iam(event, "proxy", n);
+    bearer(event, who, n);
+}
+
+fn iam_and_session(event: &mut Value, who: &str, n: u8) {
+    iam(event, "proxy", n);
+    session(event, who);
+}
+
+fn iam_of_pool(event: &mut Value, _: &str, _: u8) {
+    context(event)["authorizer"] =
+        json!({"iam": {"callerId": "AROA1:CognitoIdentityCredentials", "cognitoIdentity": null}});
+}
+
+fn caller(event: &mut Value, who: &str, n: u8) {
+    signature(event, n);
+    context(event)["identity"]["caller"] = format!("AROA{who}:session-{n}").into();
+}
+
+fn lattice(event: &mut Value, session: &str) {
+    context(event)["identity"]["type"] = "AWS_IAM".into();
+    context(event)["identity"]["principal"] = format!("arn:aws:sts::1:assumed-role/{session}").into();
+}
+
+/// Signs the request with temporary credentials.
+fn signature(event: &mut Value, n: u8) {
+    let signed = "Credential=c4n4ry-id/20261120/eu-central-1/execute-api/aws4_request, SignedHeaders=host";
+    header(event, "authorization", &format!("AWS4-HMAC-SHA256 {signed}, Signature=c4n4ry{n}"));
+    header(event, "x-amz-security-token", &format!("c4n4ry-token-{n}"));
+}
+
+fn session(event: &mut Value, who: &str) {
+    header(event, "cookie", &format!("AWSALB=c4n4ry; session={who}"));
 }
 
 fn bearer(event: &mut Value, who: &str, n: u8) {
@@ -160,6 +262,7 @@ fn event(front_end: &str) -> Value {
     let text = match front_end {
         REST => include_str!("../../../events/payments/rest-api.json"),
         HTTP => include_str!("../../../events/payments/http-api.json"),
+        HTTP_1 => include_str!("http-api-1.0.json"),
         URL => include_str!("../../../events/payments/function-url.json"),
         ALB => include_str!("../../../events/payments/alb.json"),
         _ => include_str!("vpc-lattice.json"),
@@ -214,6 +317,45 @@ async fn every_caller_has_its_own_keys() {
     }
 }
 
+/// Puts each kind of credential beside each caller that may be several people. Two people must never share a record.
+#[tokio::test]
+async fn people_behind_one_machine_share_nothing() {
+    let headers = [
+        ("authorization", "Bearer "),
+        ("authorization", "AWS4-HMAC-SHA256 Credential=c4n4ry, Signature=a,Bearer "),
+        ("proxy-authorization", "Basic "),
+        ("x-forwarded-authorization", "Bearer "),
+        ("x-api-key", ""),
+        ("x-auth-token", ""),
+        ("x-goog-iap-jwt-assertion", ""),
+        ("x-forwarded-client-cert", "Subject="),
+        ("x-amzn-mtls-clientcert-subject", "CN=another-"),
+        ("x-amzn-oidc-identity", ""),
+        ("cookie", "AWSALB=c4n4ry; session="),
+        ("x-shop-member", ""),
+    ];
+    let machines = ["IAM", "IAM and a usage plan's API key", "mutual TLS", "API key"];
+    let layer = idempotency().http().credential_headers([HeaderName::from_static("x-shop-member")]);
+    let mut leaks = Vec::new();
+    let rows = ROWS.iter().filter(|row| row.3 != Refused && machines.contains(&row.1));
+    for (row, (name, value)) in rows.flat_map(|row| headers.map(|header| (row, header))) {
+        if (row.1, name) == ("API key", "x-api-key") {
+            continue;
+        }
+        let runs = Runs::default();
+        let service = layer.layer(handler(&runs));
+        for who in [ALICE, BOB] {
+            let mut event = row.event("proxy", 1);
+            header(&mut event, name, &format!("{value}{who}"));
+            let answer = service.clone().oneshot(request(&event)).await.unwrap();
+            if is_replay(&answer) || answer.status() == 201 {
+                leaks.push(format!("{}: {name}: {value}", row.name()));
+            }
+        }
+    }
+    assert!(leaks.is_empty(), "{} leaks: {leaks:#?}", leaks.len());
+}
+
 #[tokio::test]
 async fn api_scoped_callers_differ_between_apis() {
     for row in ROWS.iter().filter(|row| [Everywhere, OneApi].contains(&row.3)) {
@@ -240,6 +382,7 @@ async fn named_apis_keep_callers_across_stages() {
         let staged = |stage: &str, base: &str| {
             let mut event = row.event(ALICE, 1);
             context(&mut event)["stage"] = stage.into();
+            context(&mut event)["path"] = format!("{base}/payments").into();
             if row.0 == HTTP {
                 event["rawPath"] = format!("/{stage}/payments").into();
             } else {
