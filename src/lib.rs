@@ -49,6 +49,7 @@
 //! | `dynamodb` | yes | the DynamoDB store, and with it the AWS SDK |
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
 //! | `events` | with `http` | `lambda_runtime`: a layer for typed events; workers for SQS, Kinesis, DynamoDB Streams |
+//! | `axum` | no | the whole path for an HTTP layer inside axum's `Router::nest` |
 //! | `sqs` | no | hides an SQS message that another delivery is processing, until that delivery's lease ends |
 //! | `jmespath` | no | JMESPath expressions beside JSON Pointers in [`KeyFields`] |
 //! | `macros` | no | the attribute `#[idempotent]`, the short form of [`Operation::run`] |

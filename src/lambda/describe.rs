@@ -71,6 +71,9 @@ pub struct Description {
     /// HTTP: the headers that carry a credential, in addition to the layer's own list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub credential_headers: Vec<String>,
+    /// HTTP: whether a closure returns the path. In that case, the fingerprint is unknown.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub path_from_closure: bool,
     /// Batches: the name that replaces the source's ARN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_name: Option<String>,
@@ -132,6 +135,11 @@ impl Located {
 
     pub(in crate::lambda) fn new(key: StoredKey, fingerprint: Option<Fingerprint>) -> Self {
         Self { key, fingerprint, part: None }
+    }
+
+    /// Forgets the fingerprint unless `is_known`.
+    pub(in crate::lambda) fn compared_if(self, is_known: bool) -> Self {
+        Self { fingerprint: self.fingerprint.filter(|_| is_known), ..self }
     }
 
     pub(in crate::lambda) fn of_part(self, part: String) -> Self {

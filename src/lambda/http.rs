@@ -115,6 +115,29 @@
 //! allow such requests, identify the caller with [`HttpLayer::caller`], or use [`HttpLayer::shared_namespace`]. Keyed
 //! requests without credentials share one anonymous namespace, unless [`HttpLayer::require_caller`] refuses them.
 //!
+//! # Paths
+//!
+//! The layer compares the whole path that the front end received, and closures such as
+//! [`HttpLayer::pass_through_when`] see the path as the API's routes name it: without the stage, and without a custom
+//! domain's base path if a REST API's event shows where the base path ends. The handler still gets its own URI.
+//!
+//! Without an event, behind the Lambda Web Adapter or in a local server, the path is the URI's. **Inside axum's
+//! `Router::nest`, this path has lost its beginning**, and `/accounts/2/capture` would get the recorded response of
+//! `/accounts/1/capture`. So put the layer on the outer router, after `nest`:
+//!
+//! ```
+//! # use axum::{Router, routing::post};
+//! # let store = lambda_idempotency::store::memory::MemoryStore::new();
+//! # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+//! # let capture = || async { "captured" };
+//! let accounts = Router::new().route("/capture", post(capture));
+//! let app: Router = Router::new().nest("/accounts/{id}", accounts).layer(idempotency.http());
+//! # Ok::<(), lambda_idempotency::Error>(())
+//! ```
+//!
+//! If the layer has to stand inside `nest`, switch on the feature `axum` (for axum 0.8, whose own feature
+//! `original-uri` it needs). If something else shortens the path, use [`HttpLayer::path`].
+//!
 //! # Large responses, and streams
 //!
 //! If a response exceeds [`Settings::max_response`](crate::settings::Settings::max_response), the layer passes it on
@@ -170,7 +193,9 @@ mod headers;
 mod key;
 mod locate;
 mod namespace;
+mod path;
 mod problem;
+mod query;
 mod recording;
 mod rejections;
 mod request;
@@ -214,6 +239,7 @@ use crate::{
 use answer::{Answer, Exact, Instead, Judged, Read, Streamed};
 use body_key::Keyed;
 use config::{Config, MayReplay};
+use path::Routed;
 use problem::Problem;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -312,7 +338,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         B: http_body::Body + From<Vec<u8>> + 'static,
         B::Error: Into<BoxError>,
     {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        let routed = Routed::enter(&self.config, &mut parts);
         let invocation = parts
             .extensions
             .lambda_context_ref()
@@ -339,6 +366,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         };
         let Some((key, origin, scope, caller)) = scoped else {
             let surroundings = OperationContext::unprotected(invocation);
+            routed.leave(&mut parts);
             let request = Request::from_parts(parts, body.into_body());
             let response = async { Ok(self.unmarked(Self::pass(inner.call(request).await?).await)) };
             return within(surroundings, response).await;
@@ -347,9 +375,10 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             Ok(body) => body,
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
-        let fingerprint = request::fingerprint(&self.config, &parts, body.bytes());
+        let fingerprint = request::fingerprint(&self.config, &parts, routed.given(), body.bytes());
         let for_replay =
             self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone(), caller));
+        routed.leave(&mut parts);
         let stored = StoredKey::new(&scope, &key);
         let target = Target {
             key: stored.clone(),

@@ -143,7 +143,7 @@ impl Description {
                 if needs_closure.load(Ordering::Relaxed) {
                     return Err(invalid(OF_CLOSURE));
                 }
-                located
+                Ok(located?.into_iter().map(|located| located.compared_if(!self.path_from_closure)).collect())
             }
             "event" => self.event(&idempotency, raw, context),
             "sqs" => {
@@ -210,10 +210,7 @@ impl Description {
                 )));
             }
         };
-        let located = located?.map(|located| Located {
-            fingerprint: located.fingerprint.filter(|_| !self.is_guessed),
-            ..located
-        });
+        let located = located?.map(|located| located.compared_if(!self.is_guessed));
         Ok(located.into_iter().collect())
     }
 

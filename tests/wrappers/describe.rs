@@ -429,7 +429,7 @@ fn descriptions_list_every_changed_setting() {
     let http = idempotency.http().key_alias(HeaderName::from_static("x-key")).key_fields(fields.clone());
     let http = http.caller(|_| Ok(None)).shared_namespace().api_name("payments").ignore_cookies(["theme"]);
     let http = http.fingerprint_headers([HeaderName::from_static("prefer")]).fingerprint_raw_body(true);
-    let http = http.methods([Method::PUT, Method::POST]);
+    let http = http.methods([Method::PUT, Method::POST]).path(|_| None);
     let http = http.credential_headers([HeaderName::from_static("x-member")]);
     let of_all = json!({
         "function": "shop", "operation": "charge", "at_most_once": true, "skew_margin_ms": 7000, "mode": "shadow",
@@ -450,7 +450,7 @@ fn descriptions_list_every_changed_setting() {
                 "key_fields": ["/order", "/line"],
                 "required_key_fields": 2, "caller_from_closure": true, "shared_namespace": true,
                 "api_name": "payments", "ignored_cookies": ["theme"], "compared_headers": ["prefer"],
-                "credential_headers": ["x-member"], "raw_body": true,
+                "credential_headers": ["x-member"], "path_from_closure": true, "raw_body": true,
             }),
         ),
         (

@@ -6,6 +6,7 @@ mod decided;
 mod draft;
 mod guard;
 mod large;
+mod paths;
 mod recorded;
 mod replays;
 mod streaming;

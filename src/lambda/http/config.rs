@@ -28,6 +28,7 @@ use crate::{
 /// guide).
 const MAX_BODY: usize = 10 * 1024 * 1024;
 
+pub(super) type PathOf = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 type Resolver = Arc<dyn Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync>;
 pub(super) type MayReplay = Arc<dyn Fn(Parts, Option<Caller>) -> BoxFuture<'static, bool> + Send + Sync>;
 type OnReplay = Arc<dyn Fn(&Replay, &mut Response<Body>) + Send + Sync>;
@@ -53,6 +54,10 @@ pub(super) struct Config {
     /// Where the key comes from if a request has no key header.
     pub(super) key: Option<KeySource>,
     pub(super) methods: Vec<Method>,
+    /// [`HttpLayer::path`].
+    pub(super) path: Option<PathOf>,
+    /// Whether a closure sees the request, and so its path.
+    pub(super) shows_request: bool,
     pub(super) required: Option<Predicate>,
     pub(super) passes: Option<Predicate>,
     pub(super) resolver: Option<Resolver>,
@@ -81,6 +86,8 @@ impl Default for Config {
             keys: KeyRules::default(),
             key: None,
             methods: vec![Method::POST, Method::PATCH],
+            path: None,
+            shows_request: false,
             required: None,
             passes: None,
             resolver: None,
@@ -129,25 +136,31 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self
     }
 
+    /// Sets a closure that sees the request.
+    fn with_closure(self, change: impl FnOnce(&mut Config)) -> Self {
+        self.with(|config| {
+            config.shows_request = true;
+            change(config);
+        })
+    }
+
     /// Whether a request with a protected method needs a key. If it does, a request without one gets 400. By default,
     /// no request needs a key, and requests without one run unprotected.
     pub fn required(self, is_required: bool) -> Self {
-        self.required_when(move |_| is_required)
+        self.with(|config| config.required = Some(Arc::new(move |_| is_required)))
     }
 
-    /// Refuses a request with a protected method and no key if `is_required` returns true. To decide by a REST API's
-    /// path, use `raw_http_path`: unlike the URI's path, it doesn't begin with the stage. For an HTTP API, both paths
-    /// begin with the stage, unless the stage is `$default`.
+    /// Refuses a request with a protected method and no key if `is_required` returns true. The closure sees the path [as
+    /// the routes name it](super#paths), without the stage.
     ///
     /// ```
-    /// # use lambda_http::RequestExt as _;
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
     /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
-    /// let layer = idempotency.http().required_when(|request| request.raw_http_path().starts_with("/payments"));
+    /// let layer = idempotency.http().required_when(|request| request.uri.path().starts_with("/payments"));
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn required_when(self, is_required: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|config| config.required = Some(Arc::new(is_required)))
+        self.with_closure(|config| config.required = Some(Arc::new(is_required)))
     }
 
     /// Protects these methods. Default: POST and PATCH. GET, HEAD, OPTIONS and TRACE are safe (RFC 9110,
@@ -160,7 +173,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// Passes a request through if `passes` returns true, whether or not the request has a key. The layer doesn't
     /// protect the request and records nothing. With [`streaming`](Self::streaming), the response streams as it
-    /// arrives. Use this for a route that streams more than can be recorded, or that has its own protection.
+    /// arrives. Use this for a route that streams more than can be recorded, or that has its own protection. The closure
+    /// sees the path [as the routes name it](super#paths), without the stage.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -169,7 +183,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn pass_through_when(self, passes: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|config| config.passes = Some(Arc::new(passes)))
+        self.with_closure(|config| config.passes = Some(Arc::new(passes)))
     }
 
     /// Takes the key from fields of the JSON body if a request has no `Idempotency-Key` header. If a client sends the
@@ -204,7 +218,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// ```
     pub fn key<K: IntoKey>(self, key: impl Fn(&Parts, &[u8]) -> K + Send + Sync + 'static) -> Self {
         let key = move |request: &Parts, body: &[u8]| key(request, body).into_key();
-        self.with(|config| config.key = Some(KeySource::Closure(Arc::new(key))))
+        self.with_closure(|config| config.key = Some(KeySource::Closure(Arc::new(key))))
     }
 
     /// Whether a key must be a quoted string. The draft requires quotes (section 2.1), but almost no client sends
@@ -254,7 +268,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self,
         resolve: impl Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync + 'static,
     ) -> Self {
-        self.with(|config| config.resolver = Some(Arc::new(resolve)))
+        self.with_closure(|config| config.resolver = Some(Arc::new(resolve)))
     }
 
     /// Gives the API a name of your choice, in place of the ids in its events. A retry then finds its record
@@ -437,7 +451,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         F: Fn(Parts, Option<Caller>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = bool> + Send + 'static,
     {
-        self.with(|config| {
+        self.with_closure(|config| {
             config.may_replay = Some(Arc::new(move |parts, caller| Box::pin(may_replay(parts, caller))));
         })
     }

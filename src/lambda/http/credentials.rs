@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
 use super::{
     caller::{Caller, checked_api_key, checked_certificate},
-    request::percent_decoded,
+    query::percent_decoded,
 };
 use crate::lambda::identity::{API_KEY, SESSION_TOKEN, cookie_name, cookies, is_credential, is_signature};
 

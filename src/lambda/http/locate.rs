@@ -11,6 +11,7 @@ use super::{
     body_key::{KeySource, Keyed},
     config::{Config, Unnamed},
     guard,
+    path::Routed,
     problem::Problem,
     request,
 };
@@ -41,6 +42,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         description.api_name.clone_from(&config.api_name);
         description.ignored_cookies = config.credentials.ignored_cookies().map(str::to_owned).collect();
         description.credential_headers = names(config.credentials.headers());
+        description.path_from_closure = config.path.is_some();
         let fields = config.fingerprinted_fields.iter().flatten();
         description.compared_fields = fields.map(|field| field.as_str().to_owned()).collect();
         description.compared_headers = names(&config.fingerprinted_headers);
@@ -59,7 +61,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         context: &Context,
     ) -> Result<Vec<Located>, Error> {
         let request = guard::request_of(event)?.with_lambda_context(context.clone());
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        let routed = Routed::enter(&self.config, &mut parts);
         let refused = |problem: &Problem| problem.as_error();
         // A body of Lambda's own type is complete, so there's nothing to wait for.
         let keyed = self.keyed(&parts, body).now_or_never();
@@ -68,7 +71,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let Some((key, origin)) = key else { return Ok(Vec::new()) };
         let caller = self.caller_of(&parts).map_err(|problem| refused(&problem))?;
         let scope = self.scope(&parts, caller.as_ref(), origin).map_err(|problem| refused(&problem))?;
-        let fingerprint = request::fingerprint(&self.config, &parts, body.bytes());
+        let fingerprint = request::fingerprint(&self.config, &parts, routed.given(), body.bytes());
         Ok(vec![Located::new(StoredKey::new(&scope, &key), Some(fingerprint))])
     }
 }

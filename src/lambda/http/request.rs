@@ -1,24 +1,25 @@
 //! The fingerprint of a request: the parts that must match when its key is used again.
 
-use std::borrow::Cow;
-
 use http::request::Parts;
-use lambda_http::{RequestExt, aws_lambda_events::query_map::QueryMap, request::RequestContext};
 
-use super::{body_key::may_be_json, config::Config};
+use super::{body_key::may_be_json, config::Config, path, query};
 use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
     selector,
 };
 
-/// The fingerprint of a request with this body.
-pub(super) fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Fingerprint {
-    let builder = Fingerprint::builder("http").part("method", parts.method.as_str());
+/// The fingerprint of a request with this body. `given` is the path from the closure of [`HttpLayer::path`], if any.
+///
+/// [`HttpLayer::path`]: super::HttpLayer::path
+pub(super) fn fingerprint(config: &Config, parts: &Parts, given: Option<&str>, body: &[u8]) -> Fingerprint {
+    let path = given.unwrap_or_else(|| match config.api_name {
+        Some(_) => path::of_route(parts),
+        None => path::whole(parts),
+    });
+    let builder = Fingerprint::builder("http").part("method", parts.method.as_str()).part("path", path);
+    let pairs = query::compared(parts).into_iter();
     let mut builder =
-        if config.api_name.is_some() { portable_path(builder, parts) } else { path(builder, parts) };
-    for (name, value) in normalised_query(parts.uri.query().unwrap_or_default()) {
-        builder = builder.part("name", name).part("value", value);
-    }
+        pairs.fold(builder, |builder, (name, value)| builder.part("name", name).part("value", value));
     for name in &config.fingerprinted_headers {
         for value in parts.headers.get_all(name) {
             builder = builder.part("header", name.as_str()).part("value", value.as_bytes());
@@ -31,81 +32,6 @@ pub(super) fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Finger
     }
 }
 
-fn path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {
-    builder.part(
-        "path",
-        match parts.extensions.raw_http_path() {
-            "" => parts.uri.path(),
-            raw => raw,
-        },
-    )
-}
-
-/// Adds the path in a form that is the same in every stage, and for REST APIs under every base path of a custom domain.
-/// An HTTP API's path begins with the stage, unless the stage is `$default`. A REST API's path begins with the base
-/// path, so its resource and parameters are used instead.
-fn portable_path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {
-    match parts.extensions.request_context_ref() {
-        Some(RequestContext::ApiGatewayV1(context)) => {
-            let Some(resource) = &context.resource_path else { return path(builder, parts) };
-            let parameters = parts.extensions.path_parameters_ref();
-            let mut parameters: Vec<_> = parameters.into_iter().flat_map(QueryMap::iter).collect();
-            parameters.sort_unstable();
-            let builder = builder.part("resource", resource);
-            parameters
-                .into_iter()
-                .fold(builder, |builder, (name, value)| builder.part("parameter", name).part("value", value))
-        }
-        Some(RequestContext::ApiGatewayV2(context)) => {
-            let raw = parts.extensions.raw_http_path();
-            let stage = context.stage.as_deref().unwrap_or_default();
-            let rest = raw.strip_prefix('/').and_then(|raw| raw.strip_prefix(stage));
-            match rest.filter(|rest| !stage.is_empty() && (rest.is_empty() || rest.starts_with('/'))) {
-                Some(rest) => builder.part("path", rest),
-                None => path(builder, parts),
-            }
-        }
-        _ => path(builder, parts),
-    }
-}
-
-/// A name and its value, decoded.
-type Pair<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
-
-/// The query's pairs, decoded and sorted by name; values of one name keep their order.
-fn normalised_query(query: &str) -> Vec<Pair<'_>> {
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    let mut pairs: Vec<_> = pairs
-        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-        .map(|(name, value)| (percent_decoded(name), percent_decoded(value)))
-        .collect();
-    pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
-    pairs
-}
-
-/// Decodes `%` and `+` as in a form. A `%` without two hex digits after it is literal.
-pub(super) fn percent_decoded(text: &str) -> Cow<'_, [u8]> {
-    let bytes = text.as_bytes();
-    if !bytes.iter().any(|byte| matches!(byte, b'%' | b'+')) {
-        return Cow::Borrowed(bytes);
-    }
-    let digit = |at: usize| bytes.get(at).and_then(|digit| char::from(*digit).to_digit(16));
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        match (byte, digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                decoded.push((high * 16 + low) as u8);
-                at += 2;
-            }
-            (b'+', ..) => decoded.push(b' '),
-            _ => decoded.push(*byte),
-        }
-        at += 1;
-    }
-    Cow::Owned(decoded)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,7 +39,7 @@ mod tests {
 
     fn of(method: &str, uri: &str, body: &[u8]) -> Fingerprint {
         let (parts, ()) = http::Request::builder().method(method).uri(uri).body(()).unwrap().into_parts();
-        fingerprint(&Config::default(), &parts, body)
+        fingerprint(&Config::default(), &parts, None, body)
     }
 
     #[test]
@@ -130,7 +56,7 @@ mod tests {
                 "isBase64Encoded": false
             });
             let (parts, _) = lambda_http::request::from_str(&event.to_string()).unwrap().into_parts();
-            fingerprint(&Config { api_name: Some("shop".into()), ..Config::default() }, &parts, b"")
+            fingerprint(&Config { api_name: Some("shop".into()), ..Config::default() }, &parts, None, b"")
         };
         assert_eq!(of("v1", "/v1/payments"), of("v2", "/v2/payments"));
         assert_eq!(of("v1", "/v1"), of("v2", "/v2"));
@@ -143,7 +69,7 @@ mod tests {
         let config = Config { fingerprinted_fields: Some(fields.into()), ..Config::default() };
         let of = |body: &str| {
             let (parts, ()) = http::Request::post("/").body(()).unwrap().into_parts();
-            fingerprint(&config, &parts, body.as_bytes())
+            fingerprint(&config, &parts, None, body.as_bytes())
         };
         let base = of(r#"{"id": "1", "amount": {"cents": 5, "currency": "EUR"}, "at": 1}"#);
         assert_eq!(base, of(r#"{"at": 2, "amount": {"currency":"EUR","cents":5}, "id": "1"}"#));
@@ -169,7 +95,7 @@ mod tests {
         let config = Config { fingerprinted_fields: Some(fields.into()), ..Config::default() };
         let of = |body: &str| {
             let (parts, ()) = http::Request::post("/").body(()).unwrap().into_parts();
-            fingerprint(&config, &parts, body.as_bytes())
+            fingerprint(&config, &parts, None, body.as_bytes())
         };
         let base = of(r#"{"id": 1, "lines": [{"cents": 1.50, "at": 1}], "note": "{\"by\": \"a\"}"}"#);
         assert_eq!(base, of(r#"{"note": "{\"by\":\"a\",\"at\":2}", "lines": [{"cents": 1.50}], "id": 1}"#));
@@ -180,7 +106,7 @@ mod tests {
             let config = Config { fingerprinted_fields: Some(fields.into()), ..Config::default() };
             let of = |body: &str| {
                 let (parts, ()) = http::Request::post("/").body(()).unwrap().into_parts();
-                fingerprint(&config, &parts, body.as_bytes())
+                fingerprint(&config, &parts, None, body.as_bytes())
             };
             let [one, other] =
                 [1, 2].map(|id| of(&format!(r#"{{"orderId": {id}, "lines": [{{"cents": {id}}}]}}"#)));
@@ -203,7 +129,7 @@ mod tests {
             if let Some(value) = value {
                 request = request.header(version.clone(), value);
             }
-            fingerprint(config, &request.body(()).unwrap().into_parts().0, b"")
+            fingerprint(config, &request.body(()).unwrap().into_parts().0, None, b"")
         };
         let none = Config::default();
         assert_eq!(of(&none, Some("1")), of(&none, Some("2")));
@@ -231,12 +157,5 @@ mod tests {
         assert_eq!(of("POST", "/?a=x%20y", b""), of("POST", "/?a=x+y", b""));
         assert_ne!(of("POST", "/?a=1%26b=2", b""), of("POST", "/?a=1&b=2", b""));
         assert_ne!(of("POST", "/?ab=", b""), of("POST", "/?a=b", b""));
-    }
-
-    #[test]
-    fn stray_percent_signs_are_literal() {
-        for (text, decoded) in [("%", "%"), ("%4", "%4"), ("%zz", "%zz"), ("a%41", "aA"), ("%%41", "%A")] {
-            assert_eq!(*percent_decoded(text), *decoded.as_bytes());
-        }
     }
 }
