@@ -48,7 +48,7 @@
 //! | no response: no connection, a broken connection, a timeout of `reqwest` | yes |
 //! | 409 with `"retryable": true`; without that field, 409 with the code `in-progress` or with `Retry-After` | yes |
 //! | any other 409: `outcome-unknown`, `not-retained` … | no |
-//! | 425, 429, 5xx | yes |
+//! | 408, 425, 429, 5xx | yes |
 //! | a problem with `"retryable": false`: `operation-failed`, `record-unreadable` … | no |
 //! | a response that is marked as a replay, whatever its status: it never changes | no |
 //! | 400, 422, and all the rest | no |
@@ -58,7 +58,7 @@
 //! whole body.
 //!
 //! Before each retry, the middleware waits as long as `Retry-After` asks for, in seconds or as a date, plus a random
-//! backoff (full jitter). The longest possible backoff doubles with each attempt, from 100 ms to 5 s. All attempts and
+//! backoff (full jitter). It rounds a fraction of a second up, and ignores a value that it can't read. The longest possible backoff doubles with each attempt, from 100 ms to 5 s. All attempts and
 //! waits together stay within the [budget](IdempotentRequests::budget) of 30 s. If a wait would exceed the budget, you
 //! get the last attempt's result at once. A response keeps its `Retry-After`. An attempt that's still running when the
 //! budget ends is dropped.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
+use reqwest::header::{DATE, HeaderMap, HeaderValue, RETRY_AFTER};
 
 use crate::{record::random_bits, time::Timestamp};
 
@@ -40,24 +40,118 @@ fn part(whole: Duration, bits: u64) -> Duration {
 }
 
 /// The wait that `Retry-After` asks for: seconds, or a date (RFC 9110, section 10.2.3). `None` if the header is missing
-/// or can't be read.
+/// or can't be read. If the header appears several times, the longest wait counts.
 ///
 /// A date is compared with the response's own `Date`, if there is one, so that the client's and the server's clock
 /// needn't agree.
 pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
+    let text = |value: &HeaderValue| value.to_str().ok().map(|text| text.trim().to_owned());
+    let sent = || headers.get(DATE).and_then(|value| date(&text(value)?)).unwrap_or(now);
+    let wait = |asked: String| seconds(&asked).or_else(|| Some(sent().until(date(&asked)?)));
+    headers.get_all(RETRY_AFTER).iter().filter_map(|value| wait(text(value)?)).max()
+}
+
+/// Reads a number of seconds, rounded up. The RFC allows only whole seconds, but some servers write a float, such as
+/// `299.997` or `1e3`.
+fn seconds(text: &str) -> Option<Duration> {
+    let is_number = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'));
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let is_decimal = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds =
+        match is_decimal(whole) && is_decimal(fraction) && text.len() > usize::from(text.contains('.')) {
+            true if whole.is_empty() => u64::from(fraction.bytes().any(|digit| digit != b'0')),
+            true => {
+                let rest = u64::from(fraction.bytes().any(|digit| digit != b'0'));
+                whole.parse().unwrap_or(u64::MAX).saturating_add(rest)
+            }
+            // The conversion from a float saturates.
+            false => match text.parse::<f64>().ok().filter(|seconds| is_number && *seconds >= 0.0)?.ceil() {
+                seconds if seconds >= u64::MAX as f64 => u64::MAX,
+                seconds => seconds as u64,
+            },
+        };
+    Some(Duration::from_secs(seconds))
+}
+
+/// Reads a date in one of HTTP's three forms (RFC 9110, section 5.6.7), or in the forms of mail (RFC 5322) and of ISO
+/// 8601 (RFC 3339), which some servers send instead.
+fn date(text: &str) -> Option<Timestamp> {
+    httpdate::parse_http_date(text).ok().map(Timestamp::from).or_else(|| lenient_date(text))
+}
+
+/// Reads a date by its parts: a month's name, or else a year in front, and a time. A missing offset counts as GMT.
+fn lenient_date(text: &str) -> Option<Timestamp> {
+    const MONTHS: [&str; 12] =
+        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    let text = text.to_ascii_lowercase();
+    let at = text.find(':')?;
+    let start = text[..at].rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
+    let end =
+        text[at..].find(|c: char| !matches!(c, ':' | '.' | '0'..='9')).map_or(text.len(), |more| at + more);
+    let (time, zone) = (&text[start..end], text[end..].trim());
+    let mut day_seconds = 0;
+    let mut parts = time.split(':');
+    for (unit, most) in [(3600, 23), (60, 59), (1, 60)] {
+        let part = parts.next().unwrap_or("0").split('.').next()?;
+        day_seconds += unit * part.parse::<i64>().ok().filter(|part| *part <= most)?;
     }
-    let date = |text: &str| httpdate::parse_http_date(text).ok().map(Timestamp::from);
-    let sent = headers.get(DATE).and_then(|value| date(value.to_str().ok()?));
-    Some(sent.unwrap_or(now).until(date(text)?))
+    let (zone, year_behind) = match zone.split_once(' ') {
+        Some((zone, year)) => (zone, Some(year)),
+        None if zone.len() == 4 && zone.bytes().all(|byte| byte.is_ascii_digit()) => ("", Some(zone)),
+        None => (zone, None),
+    };
+    // The day and the month stand in front of the time, in any order, and so does the year, but for asctime.
+    let words = text[..start].split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let month_of =
+        |word: &str| MONTHS.iter().position(|month| word.starts_with(month)).map(|at| at as i64 + 1);
+    let month = words.clone().find_map(month_of);
+    let numbers = words.filter_map(|word| word.trim_end_matches('t').parse::<i64>().ok());
+    let mut numbers: Vec<i64> = numbers.chain(year_behind.and_then(|year| year.parse().ok())).collect();
+    if month.is_none() || numbers.first().is_some_and(|first| *first > 31) {
+        numbers.reverse();
+    }
+    let (day, month, year) = match (month, &numbers[..]) {
+        (Some(month), [day, year]) => (*day, month, *year),
+        (None, [day, month, year]) => (*day, *month, *year),
+        _ => return None,
+    };
+    let year = match year {
+        0..70 => year + 2000,
+        70..100 => year + 1900,
+        _ => year,
+    };
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let seconds = days(year, month, day) * 86_400 + day_seconds - offset(zone)?;
+    u64::try_from(seconds).ok().map(Timestamp::from_secs)
+}
+
+/// The days from 1970-01-01 to this date of the Gregorian calendar.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    // Counts years from March, so that the leap day is a year's last one.
+    let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
+    year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 719_469
+}
+
+/// The offset from GMT, in seconds.
+fn offset(zone: &str) -> Option<i64> {
+    if matches!(zone, "" | "z" | "gmt" | "utc" | "ut") {
+        return Some(0);
+    }
+    let sign = match zone.as_bytes().first()? {
+        b'+' => 1,
+        b'-' => -1,
+        _ => return None,
+    };
+    let digits: String = zone[1..].chars().filter(|c| *c != ':').collect();
+    let (hours, minutes) =
+        (digits.get(..2)?.parse::<i64>().ok()?, digits.get(2..4).unwrap_or("0").parse::<i64>().ok()?);
+    Some(sign * (hours * 3600 + minutes * 60))
 }
 
 #[cfg(test)]
 mod tests {
-    use reqwest::header::HeaderValue;
-
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
@@ -102,9 +196,74 @@ mod tests {
         assert_eq!(read("Fri, 20 Nov 2026 09:15:40 GMT", None), Some(0), "a past date");
         let theirs = "Fri, 20 Nov 2026 08:00:00 GMT";
         assert_eq!(read("Fri, 20 Nov 2026 08:00:03 GMT", Some(theirs)), Some(3), "by the server's clock");
-        for nonsense in ["", "-1", "+1", "1.5", "soon"] {
+        for nonsense in
+            ["", "-1", ".", "e", "+", "1.5.2", "1,5", "NaN", "inf", "soon", "12:", "1:2:3", "Nov 9:1"]
+        {
             assert_eq!(read(nonsense, None), None, "{nonsense}");
         }
         assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
+
+    #[test]
+    fn decimal_seconds_are_rounded_up() {
+        for (text, seconds) in [
+            ("1.5", 2),
+            ("299.997", 300),
+            (".5", 1),
+            ("1.", 1),
+            ("0.0", 0),
+            ("2.0", 2),
+            ("0.0000000000000000000001", 1),
+            ("9007199254740993.5", 9_007_199_254_740_994),
+            ("99999999999999999999.5", u64::MAX),
+            ("1e3", 1000),
+            ("1.5E1", 15),
+            ("1e-3", 1),
+            ("1e400", u64::MAX),
+            ("+1", 1),
+        ] {
+            assert_eq!(super::seconds(text), Some(Duration::from_secs(seconds)), "{text}");
+        }
+    }
+
+    #[test]
+    fn dates_are_read_in_other_forms() {
+        let expected = Some(Timestamp::from_secs(784_111_777)); // Sun, 06 Nov 1994 08:49:37 GMT
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+            "Sun, 6 Nov 1994 08:49:37 GMT",
+            "sun, 06 nov 1994 08:49:37 gmt",
+            "Mon, 06 Nov 1994 08:49:37 GMT",
+            "06 Nov 1994 08:49:37 UTC",
+            "Sun, 06 Nov 1994 09:49:37 +0100",
+            "Sun, 06 Nov 1994 03:19:37 -0530",
+            "Sun Nov  6 08:49:37 UTC 1994",
+            "1994-11-06T08:49:37Z",
+            "1994-11-06 08:49:37",
+            "1994-11-06t10:49:37.250+02:00",
+        ] {
+            assert_eq!(date(text), expected, "{text}");
+        }
+        for text in
+            ["06.11.1994 08:49:37", "Sun, 32 Nov 1994 08:49:37 GMT", "1994-13-06T08:49:37Z", "08:49:37"]
+        {
+            assert_eq!(date(text), None, "{text}");
+        }
+        for (year, month, day, after) in
+            [(1970, 1, 1, 0), (1972, 2, 29, 789), (2000, 3, 1, 11_017), (2100, 3, 1, 47_541)]
+        {
+            assert_eq!(days(year, month, day), after);
+        }
+    }
+
+    #[test]
+    fn longest_of_several_waits_counts() {
+        let mut headers = HeaderMap::new();
+        for text in ["2", "7.1", "soon"] {
+            headers.append(RETRY_AFTER, HeaderValue::from_static(text));
+        }
+        assert_eq!(retry_after(&headers, Timestamp::from_secs(0)), Some(Duration::from_secs(8)));
     }
 }

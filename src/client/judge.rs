@@ -36,8 +36,14 @@ impl Problem {
 
 /// Whether a response with this status may call for a retry. If not, its body isn't read.
 pub(super) fn may_be_sent_again(status: StatusCode) -> bool {
-    matches!(status, StatusCode::CONFLICT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS)
-        || status.is_server_error()
+    // A server's timeout layer answers 408 after the handler began, and releases the key.
+    matches!(
+        status,
+        StatusCode::REQUEST_TIMEOUT
+            | StatusCode::CONFLICT
+            | StatusCode::TOO_EARLY
+            | StatusCode::TOO_MANY_REQUESTS
+    ) || status.is_server_error()
 }
 
 /// Whether the same request is retried.
@@ -65,7 +71,7 @@ mod tests {
     #[test]
     fn statuses_are_retried_as_documented() {
         for status in 100..=599 {
-            let transient = matches!(status, 425 | 429 | 500..=599);
+            let transient = matches!(status, 408 | 425 | 429 | 500..=599);
             assert_eq!(again(status, false, ""), transient, "{status}");
             assert_eq!(again(status, true, ""), transient || status == 409, "{status} with Retry-After");
             let yes = r#"{"code":"in-progress","retryable":true}"#;
@@ -86,7 +92,7 @@ mod tests {
 
     #[test]
     fn replays_are_final() {
-        for status in [409, 429, 500, 503] {
+        for status in [408, 409, 429, 500, 503] {
             let status = StatusCode::from_u16(status).unwrap();
             let problem = Problem::default();
             assert!(!is_sent_again(&Shown { status, is_replay: true, has_retry_after: true, problem }));

@@ -63,8 +63,8 @@ pub fn operation_key(response: &Response) -> Option<&Key> {
 /// Whether the operation's outcome is still open: it may have run or may still be running, but this response isn't its
 /// outcome. Keep the key then, and send the operation again with it.
 ///
-/// True if the response calls for a retry, such as a 503, but the middleware gave up. Also true for a 409 that isn't a
-/// replay. After more than one attempt, true for every response that is neither a 2xx nor a replay,
+/// True if the response calls for a retry, such as a 503, but the middleware gave up. Also true for a 408 or 409 that
+/// isn't a replay. After more than one attempt, true for every response that is neither a 2xx nor a replay,
 /// because an earlier attempt may have run. False if the request wasn't an operation.
 ///
 /// Only the attempts of this [`send`](reqwest_middleware::RequestBuilder::send) count. If an earlier `send` left the
@@ -74,9 +74,11 @@ pub fn is_outcome_open(response: &Response) -> bool {
 }
 
 /// Whether the operation may have run although this response, which isn't a replay, isn't its outcome. After a 409,
-/// another attempt may still be running. After a retry, an earlier attempt may have run.
+/// another attempt may still be running. After a 408, the handler may have begun before its time ran out. After a
+/// retry, an earlier attempt may have run.
 fn is_open(status: StatusCode, attempts: u32) -> bool {
-    status == StatusCode::CONFLICT || (attempts > 1 && !status.is_success())
+    matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT)
+        || (attempts > 1 && !status.is_success())
 }
 
 /// Whether the response is an outcome that no middleware before this one would retry.

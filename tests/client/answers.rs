@@ -19,7 +19,7 @@ async fn sent(first: Reply) -> usize {
 
 #[tokio::test]
 async fn transient_failures_are_retried() {
-    for status in [425, 429, 500, 502, 503, 504] {
+    for status in [408, 425, 429, 500, 502, 503, 504] {
         assert_eq!(sent(answer(status)).await, 2, "{status}");
     }
     assert_eq!(sent(problem(409, "in-progress", true)).await, 2);
@@ -76,6 +76,9 @@ async fn responses_show_whether_outcome_is_open() {
         (vec![Reply::Dropped, replay()], 500, false),
         (vec![Reply::Dropped, answer(201)], 201, false),
         (vec![answer(401)], 401, false),
+        // A timeout layer answers 408 after the handler began.
+        (vec![answer_with(408, &[("retry-after", "60")], "")], 408, true),
+        (vec![problem(408, "timeout", false)], 408, true),
         (vec![answer(409)], 409, true),
         (vec![problem(409, "outcome-unknown", false)], 409, true),
         (vec![Reply::Dropped, answer(302)], 302, true),
@@ -160,6 +163,23 @@ async fn retry_after_may_be_seconds_or_date() {
     for (wait, asked) in waits.iter().zip([7_000, 2_900]) {
         assert!((asked..=asked + 300).contains(&wait.as_millis()), "{wait:?}");
     }
+}
+
+#[tokio::test]
+async fn fractions_in_retry_after_are_rounded_up() {
+    let after = |text| answer_with(429, &[("retry-after", text)], "");
+    let stage = Stage::new([after("1.5"), after(".25"), after("3.")]).await;
+    stage.payment().send().await.unwrap();
+    let waits = stage.clock.waits();
+    assert_eq!(waits.len(), 3);
+    for (wait, asked) in waits.iter().zip([2_000, 1_000, 3_000]) {
+        assert!((asked..=asked + 400).contains(&wait.as_millis()), "{wait:?}");
+    }
+    // A wait beyond the budget ends the operation.
+    let stage = Stage::new([after("299.997")]).await;
+    let response = stage.payment().send().await.unwrap();
+    assert_eq!((response.status().as_u16(), stage.received().len()), (429, 1));
+    assert!(client::is_outcome_open(&response));
 }
 
 #[tokio::test]
