@@ -95,6 +95,9 @@ pub struct Error {
     is_rejection: bool,
     /// Whether this is a step's refusal, and the step may succeed later.
     is_refused_step: bool,
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only the HTTP layer reads it"))]
+    /// Whether the invocation's time ran out, rather than the store failed.
+    is_out_of_time: bool,
 }
 
 impl Error {
@@ -111,6 +114,7 @@ impl Error {
             is_misuse: false,
             is_rejection: false,
             is_refused_step: false,
+            is_out_of_time: false,
         }
     }
 
@@ -122,6 +126,16 @@ impl Error {
     #[cfg(feature = "http")]
     pub(crate) fn is_misuse(&self) -> bool {
         self.is_misuse
+    }
+
+    /// Returns the error for an operation that can't run, because the invocation's time has run out.
+    pub(crate) fn out_of_time(message: impl Into<Cow<'static, str>>) -> Self {
+        Self { is_out_of_time: true, ..Self::new(ErrorKind::Unavailable, message) }
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn is_out_of_time(&self) -> bool {
+        self.is_out_of_time
     }
 
     /// Returns the error for an operation that failed permanently, and whose error details weren't retained.

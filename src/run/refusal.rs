@@ -137,10 +137,9 @@ fn refused(
                  record by hand: `idempotency inspect` shows how"
             ),
         ),
-        Refusal::NoTimeLeft => Error::new(
-            ErrorKind::Unavailable,
-            format!("{key}: no time is left before the invocation's deadline; {missing}"),
-        ),
+        Refusal::NoTimeLeft => {
+            Error::out_of_time(format!("{key}: no time is left before the invocation's deadline; {missing}"))
+        }
         Refusal::Abandoned(until) => Error::new(
             ErrorKind::Unavailable,
             format!("{key}: the store didn't answer, so the claim may hold the key; {missing}"),

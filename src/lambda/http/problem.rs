@@ -246,6 +246,33 @@ impl From<ErrorKind> for ProblemKind {
     }
 }
 
+/// Why a front end can't deliver a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Undeliverable {
+    TooLarge,
+    /// A header's value isn't UTF-8.
+    Header,
+}
+
+/// A problem's own title and detail, in place of its kind's.
+type Texts = (&'static str, &'static str);
+
+const TOO_LARGE_HERE: Texts = (
+    "The operation is done, but its response is too large here",
+    "The operation has ended, whatever its status was, and isn't repeated. This address can't deliver its response, \
+     because the response is too large. Fetch the result another way.",
+);
+const UNSENDABLE_HERE: Texts = (
+    "The operation is done, but its response can't be sent here",
+    "The operation has ended, whatever its status was, and isn't repeated. This address can't deliver its response, \
+     because a header isn't valid text. Fetch the result another way.",
+);
+const NO_TIME_LEFT: Texts = (
+    "No time is left to run the operation",
+    "The request arrived too late to be handled before the time limit. Nothing was done; send the same request again \
+     later.",
+);
+
 /// The wait to suggest if the error doesn't contain one.
 const SOON: Duration = Duration::from_secs(1);
 /// The longest wait to suggest. An error may contain the rest of the lease, but that's only an upper bound: most
@@ -261,11 +288,22 @@ pub(super) struct Problem {
     origin: Origin,
     /// The field of the body to correct.
     field: Option<String>,
+    /// The texts, if they differ from the kind's.
+    texts: Option<Texts>,
 }
 
 impl Problem {
     fn new(kind: ProblemKind, retry_after: Option<Duration>) -> Self {
-        Self { kind, retry_after, origin: Origin::Header, field: None }
+        Self { kind, retry_after, origin: Origin::Header, field: None, texts: None }
+    }
+
+    /// The same problem, for a recorded response that this request's front end can't deliver.
+    pub(super) fn here(self, why: Undeliverable) -> Self {
+        let texts = match why {
+            Undeliverable::TooLarge => TOO_LARGE_HERE,
+            Undeliverable::Header => UNSENDABLE_HERE,
+        };
+        Self { texts: Some(texts), ..self }
     }
 
     /// The same problem, for a key from this origin.
@@ -287,7 +325,10 @@ impl Problem {
         )
     }
 
-    fn title_and_detail(&self) -> (&'static str, &'static str) {
+    fn title_and_detail(&self) -> Texts {
+        if let Some(texts) = self.texts {
+            return texts;
+        }
         let of_header = self.kind.title_and_detail();
         match self.origin {
             Origin::Header => of_header,
@@ -319,7 +360,8 @@ impl From<&Error> for Problem {
             false => ProblemKind::from(error.kind()),
         };
         let wait = || error.retry_after().unwrap_or(SOON).min(LONGEST_WAIT);
-        Self::new(kind, kind.is_retryable().then(wait))
+        let texts = error.is_out_of_time().then_some(NO_TIME_LEFT);
+        Self { texts, ..Self::new(kind, kind.is_retryable().then(wait)) }
     }
 }
 
@@ -523,6 +565,15 @@ mod tests {
         let (title, detail) = shown(Problem::from(ProblemKind::OutcomeUnknown));
         assert!(detail.ends_with("Check whether it took effect before you send the request again."));
         assert!(!format!("{title} {detail}").contains("isn't repeated"));
+    }
+
+    #[test]
+    fn missing_time_is_not_blamed_on_the_store() {
+        let late = Error::out_of_time("k: no time is left before the invocation's deadline; nothing ran");
+        let response = Problem::from(&late).into_response(&ProblemRules::default());
+        assert_eq!((response.status().as_u16(), response.headers().contains_key("retry-after")), (503, true));
+        let (title, detail) = shown(Problem::from(&late));
+        assert!(!format!("{title} {detail}").contains("store"), "{title}: {detail}");
     }
 
     /// An operation whose 4xx response wasn't retained is recorded as done too.
