@@ -86,6 +86,12 @@ pub struct Description {
     /// HTTP: whether the body is compared byte for byte.
     #[serde(default, skip_serializing_if = "is_false")]
     pub raw_body: bool,
+    /// HTTP: the query's parameters that aren't compared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignored_query: Vec<String>,
+    /// HTTP: whether the key alone counts, and nothing is compared.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub key_alone: bool,
     /// Whether the function's operations run at most once.
     #[serde(default, skip_serializing_if = "is_false")]
     pub at_most_once: bool,

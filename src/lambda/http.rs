@@ -201,6 +201,7 @@ mod rejections;
 mod request;
 mod response;
 mod streaming;
+mod websocket;
 
 pub use answer::ResponseBody;
 pub use caller::{Caller, scope_caller, verified_caller};
@@ -375,7 +376,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             Ok(body) => body,
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
-        let fingerprint = request::fingerprint(&self.config, &parts, routed.given(), body.bytes());
+        let fingerprint = self.fingerprint(&parts, caller.as_ref(), routed.given(), body.bytes());
         let for_replay =
             self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone(), caller));
         routed.leave(&mut parts);

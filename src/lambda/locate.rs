@@ -355,6 +355,7 @@ impl Description {
             .credential_headers(self.credential_headers.iter().map(name).collect::<Result<Vec<_>, _>>()?);
         let headers = self.compared_headers.iter().map(name).collect::<Result<Vec<_>, _>>()?;
         layer = layer.fingerprint_headers(headers).fingerprint_raw_body(self.raw_body);
+        layer = layer.ignore_query(self.ignored_query.iter().map(String::as_str)).key_alone(self.key_alone);
         if !self.compared_fields.is_empty() {
             layer = layer.fingerprint_fields(self.compared_fields.iter().map(String::as_str))?;
         }

@@ -270,6 +270,19 @@ async fn record_is_located_under_custom_http_settings() {
 }
 
 #[tokio::test]
+async fn uncompared_parts_of_requests_are_located() {
+    let event = sample("payments/http-api.json");
+    let signed = event.replace("\"rawQueryString\": \"\"", "\"rawQueryString\": \"at=2\"");
+    assert_ne!(signed, event);
+    for layer in [|i: &Idempotency| i.http().ignore_query(["at"]), |i: &Idempotency| i.http().key_alone(true)]
+    {
+        let (store, idempotency) = shop();
+        send(&layer(&idempotency), &event).await;
+        assert_eq!(all(&located(&layer(&idempotency).describe(), &signed)), made(&store));
+    }
+}
+
+#[tokio::test]
 async fn only_requests_with_protected_methods_are_located() {
     let (store, idempotency) = shop();
     let post = sample("payments/http-api.json");
@@ -431,6 +444,7 @@ fn descriptions_list_every_changed_setting() {
     let http = http.fingerprint_headers([HeaderName::from_static("prefer")]).fingerprint_raw_body(true);
     let http = http.methods([Method::PUT, Method::POST]).path(|_| None);
     let http = http.credential_headers([HeaderName::from_static("x-member")]);
+    let http = http.methods([Method::PUT, Method::POST]).ignore_query(["at", "X-Amz-*"]).key_alone(true);
     let of_all = json!({
         "function": "shop", "operation": "charge", "at_most_once": true, "skew_margin_ms": 7000, "mode": "shadow",
     });
@@ -450,7 +464,8 @@ fn descriptions_list_every_changed_setting() {
                 "key_fields": ["/order", "/line"],
                 "required_key_fields": 2, "caller_from_closure": true, "shared_namespace": true,
                 "api_name": "payments", "ignored_cookies": ["theme"], "compared_headers": ["prefer"],
-                "credential_headers": ["x-member"], "path_from_closure": true, "raw_body": true,
+                "credential_headers": ["x-member"], "path_from_closure": true,
+                "raw_body": true, "ignored_query": ["at", "X-Amz-*"], "key_alone": true,
             }),
         ),
         (

@@ -10,6 +10,7 @@ mod paths;
 mod recorded;
 mod replays;
 mod streaming;
+mod websocket;
 
 use std::{
     convert::Infallible,

@@ -1,6 +1,6 @@
 //! Takes the key of a request that has no key header: from the request's body, or from the API's closure.
 
-use std::{any::Any, fmt, sync::Arc};
+use std::{any::Any, error::Error as StdError, fmt, sync::Arc};
 
 use ::http::{header, request::Parts};
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use super::{
     BoxError, HttpLayer,
     key::{Origin, Predicate},
     problem::{Problem, ProblemKind},
+    websocket,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -98,7 +99,7 @@ where
         }
         match Limited::new(body, most).collect().await {
             Ok(collected) => Ok(Self::Read(collected.to_bytes())),
-            Err(error) if error.is::<LengthLimitError>() => Err(ProblemKind::BodyTooLarge),
+            Err(error) if is_over_limit(&*error) => Err(ProblemKind::BodyTooLarge),
             Err(_) => Err(ProblemKind::BodyUnreadable),
         }
     }
@@ -120,6 +121,11 @@ where
     }
 }
 
+/// Whether the body is over this layer's limit or over the limit of a layer outside, which wraps its error.
+fn is_over_limit(error: &(dyn StdError + 'static)) -> bool {
+    error.is::<LengthLimitError>() || error.source().is_some_and(is_over_limit)
+}
+
 /// The bytes of a body of Lambda's own type.
 fn whole<B: 'static>(body: &B) -> Option<&[u8]> {
     (body as &dyn Any).downcast_ref::<lambda_http::Body>().map(|body| &**body)
@@ -139,7 +145,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     {
         let body = Payload::Unread(body);
         let passes = |passes: &Predicate| passes(parts);
-        if !self.config.methods.contains(&parts.method) || self.config.passes.as_ref().is_some_and(passes) {
+        if !self.config.methods.contains(websocket::method(parts))
+            || self.config.passes.as_ref().is_some_and(passes)
+        {
             return Ok(Keyed { key: None, body });
         }
         let of_header = match self.config.keys.read(&parts.headers) {

@@ -68,6 +68,10 @@ pub(super) struct Config {
     /// The fields of a JSON body to compare; `None` means the whole body.
     pub(super) fingerprinted_fields: Option<Vec<Selector>>,
     pub(super) raw_body: bool,
+    /// The query's parameters that aren't compared.
+    pub(super) ignored_query: Vec<String>,
+    /// Whether nothing is compared.
+    pub(super) key_alone: bool,
     pub(super) max_body: usize,
     /// How long the front end waits for a response. `None` means the front end's default.
     pub(super) answer_within: Option<Duration>,
@@ -97,6 +101,8 @@ impl Default for Config {
             fingerprinted_headers: Vec::new(),
             fingerprinted_fields: None,
             raw_body: false,
+            ignored_query: Vec::new(),
+            key_alone: false,
             max_body: MAX_BODY,
             answer_within: None,
             record_when: None,
@@ -107,6 +113,16 @@ impl Default for Config {
             on_replay: None,
             on_not_retained: None,
         }
+    }
+}
+
+impl Config {
+    /// Whether the query's parameter with this decoded name isn't compared.
+    pub(super) fn ignores_query(&self, name: &[u8]) -> bool {
+        self.ignored_query.iter().any(|ignored| match ignored.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix.as_bytes()),
+            None => name == ignored.as_bytes(),
+        })
     }
 }
 
@@ -122,6 +138,8 @@ impl fmt::Debug for Config {
             .field("fingerprinted_headers", &self.fingerprinted_headers)
             .field("fingerprinted_fields", &self.fingerprinted_fields)
             .field("raw_body", &self.raw_body)
+            .field("ignored_query", &self.ignored_query)
+            .field("key_alone", &self.key_alone)
             .field("max_body", &self.max_body)
             .field("headers", &self.headers)
             .field("marker", &self.marker)
@@ -351,8 +369,38 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         Ok(self.with(|config| config.fingerprinted_fields = Some(fields)))
     }
 
+    /// Doesn't compare these parameters of the query when a key is used again: a signature or a timestamp that each
+    /// attempt computes anew, for example. A name that ends with `*` matches every name with that prefix. Names are
+    /// compared decoded, and case counts. Default: none.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// let layer = idempotency.http().ignore_query(["X-Amz-*", "timestamp"]);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn ignore_query(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.with(|config| config.ignored_query.extend(names.into_iter().map(Into::into)))
+    }
+
+    /// Whether the key alone counts: a request with a known key gets the recorded response, **whatever the rest of the
+    /// request asks for**. Use it only if every client draws a new key for each operation, since the layer then doesn't
+    /// notice a key that a client used for two operations. Default: no; another request with the same key gets 422.
+    /// The key still belongs to its caller.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// let layer = idempotency.http().key_alone(true);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn key_alone(self, is_enough: bool) -> Self {
+        self.with(|config| config.key_alone = is_enough)
+    }
+
     /// Whether bodies are compared byte for byte, whatever their type. Default: no; a body is compared as JSON
-    /// if it's JSON and its `Content-Type` is a JSON type or missing.
+    /// if it's JSON and its `Content-Type` is a JSON type or missing. All other bodies are compared byte for byte, and
+    /// so are forms: a client that builds a multipart form again draws another boundary, and gets 422.
     pub fn fingerprint_raw_body(self, is_raw: bool) -> Self {
         self.with(|config| config.raw_body = is_raw)
     }

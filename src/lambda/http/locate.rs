@@ -13,7 +13,6 @@ use super::{
     guard,
     path::Routed,
     problem::Problem,
-    request,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -47,6 +46,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         description.compared_fields = fields.map(|field| field.as_str().to_owned()).collect();
         description.compared_headers = names(&config.fingerprinted_headers);
         description.raw_body = config.raw_body;
+        description.ignored_query.clone_from(&config.ignored_query);
+        description.key_alone = config.key_alone;
         description
     }
 
@@ -71,7 +72,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let Some((key, origin)) = key else { return Ok(Vec::new()) };
         let caller = self.caller_of(&parts).map_err(|problem| refused(&problem))?;
         let scope = self.scope(&parts, caller.as_ref(), origin).map_err(|problem| refused(&problem))?;
-        let fingerprint = request::fingerprint(&self.config, &parts, routed.given(), body.bytes());
+        let fingerprint = self.fingerprint(&parts, caller.as_ref(), routed.given(), body.bytes());
         Ok(vec![Located::new(StoredKey::new(&scope, &key), Some(fingerprint))])
     }
 }

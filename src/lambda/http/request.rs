@@ -17,7 +17,7 @@ pub(super) fn fingerprint(config: &Config, parts: &Parts, given: Option<&str>, b
         None => path::whole(parts),
     });
     let builder = Fingerprint::builder("http").part("method", parts.method.as_str()).part("path", path);
-    let pairs = query::compared(parts).into_iter();
+    let pairs = query::compared(parts).into_iter().filter(|(name, _)| !config.ignores_query(name));
     let mut builder =
         pairs.fold(builder, |builder, (name, value)| builder.part("name", name).part("value", value));
     for name in &config.fingerprinted_headers {
@@ -25,6 +25,16 @@ pub(super) fn fingerprint(config: &Config, parts: &Parts, given: Option<&str>, b
             builder = builder.part("header", name.as_str()).part("value", value.as_bytes());
         }
     }
+    compared_body(config, parts, body, builder)
+}
+
+/// Adds the body as the API compares it.
+pub(super) fn compared_body(
+    config: &Config,
+    parts: &Parts,
+    body: &[u8],
+    builder: FingerprintBuilder,
+) -> Fingerprint {
     match config.fingerprinted_fields.as_deref().and_then(|fields| selector::found_in(fields, body)) {
         Some(found) => found.into_iter().fold(builder, FingerprintBuilder::field).finish(),
         None if config.raw_body || !may_be_json(parts) => builder.part("body", body).finish(),

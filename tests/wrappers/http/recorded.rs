@@ -289,3 +289,57 @@ async fn content_type_decides_how_bodies_are_compared() {
         assert_eq!(service.oneshot(of(other)).await.unwrap().status(), status, "{content_type:?}, {raw}");
     }
 }
+
+#[tokio::test]
+async fn ignored_query_parameters_are_not_compared() {
+    let layer = || idempotency().http().ignore_query(["X-Amz-*", "at"]);
+    let at = |query: &str| {
+        let mut request = post(Some("k"), "{}");
+        *request.uri_mut() = format!("/payments?{query}").parse().unwrap();
+        request
+    };
+    for (one, other, status) in [
+        ("X-Amz-Date=1&X-Amz-Signature=a&n=1", "n=1&X-Amz-Signature=b&X-Amz-Date=2", 201),
+        ("n=1&%61t=1", "n=1", 201),
+        ("n=1&at=1", "n=2&at=1", 422),
+        ("n=1&x-amz-date=1", "n=1&x-amz-date=2", 422),
+        ("n=1&attempt=1", "n=1&attempt=2", 422),
+    ] {
+        let service = layer().layer(handler(&Runs::default()));
+        assert_eq!(service.clone().oneshot(at(one)).await.unwrap().status(), 201);
+        assert_eq!(service.oneshot(at(other)).await.unwrap().status(), status, "{one}, then {other}");
+    }
+}
+
+#[tokio::test]
+async fn the_key_alone_may_count() {
+    let runs = Runs::default();
+    let layer = idempotency().http().key_alone(true);
+    let service = layer.layer(handler(&runs));
+    let mut other = with_header(post(Some("k"), "other"), "content-type", "text/plain");
+    *other.uri_mut() = "/refunds?n=1".parse().unwrap();
+    *other.method_mut() = lambda_http::http::Method::PATCH;
+    let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+    let again = service.clone().oneshot(other).await.unwrap();
+    assert!(is_replay(&again) && again.body() == first.body());
+    assert!(!is_replay(&service.oneshot(post(Some("l"), "{}")).await.unwrap()));
+    assert_eq!(runs.count(), 2);
+}
+
+/// A layer outside this one limits the body, and wraps the limit's error in its own.
+#[tokio::test]
+async fn bodies_over_outer_limits_get_413() {
+    use http_body_util::Limited;
+
+    let app: axum::Router = axum::Router::new()
+        .route("/payments", axum::routing::post(|body: String| async { body }))
+        .route_layer(idempotency().http())
+        .layer(axum::middleware::map_request(|request: axum::extract::Request| async {
+            request.map(|body| axum::body::Body::new(Limited::new(body, 10)))
+        }));
+    for (length, status) in [(10, 200), (11, 413)] {
+        let request = post(Some("k"), "{}").map(|_| axum::body::Body::from("x".repeat(length)));
+        let answer = app.clone().oneshot(request).await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.headers().contains_key("retry-after")), (status, false));
+    }
+}
