@@ -180,6 +180,25 @@ pub(crate) fn failure_recorded(how: &'static str, error_type: &'static str) {
     );
 }
 
+/// The text of the body's error isn't logged, since it may contain anything.
+#[cfg(feature = "http")]
+pub(crate) fn broken_off() {
+    tracing::error!(
+        target: TARGET, event = "response_broken_off",
+        "the body of the handler's response broke off: unless the failure is recorded, the caller gets 500"
+    );
+}
+
+/// A response that isn't recorded has a header that no event can carry.
+#[cfg(feature = "http")]
+pub(crate) fn header_dropped(name: &str) {
+    tracing::error!(
+        target: TARGET, event = "header_dropped", name,
+        "dropped a header of the response, because its value isn't UTF-8, so Lambda can't deliver it: encode the \
+         value, for example as `filename*` in Content-Disposition (RFC 8187)"
+    );
+}
+
 /// Logged when the layer is configured.
 #[cfg(feature = "http")]
 pub(crate) fn record_when_unused() {

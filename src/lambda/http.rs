@@ -220,8 +220,7 @@ use lambda_http::{Body, IntoResponse, RequestExt};
 use tower::{Layer, Service};
 
 use crate::{
-    error::{Error, ErrorKind, RecordedFailure},
-    failure::{ErrorPolicy, OnError},
+    error::{Error, ErrorKind},
     future::BoxFuture,
     idempotency::Idempotency,
     invocation::Invocation,
@@ -232,12 +231,11 @@ use crate::{
         context::{OperationContext, current, staging, within},
         protect::{Protected, Target, protect},
         replay::Replay,
-        response::Verdict,
         shadow,
         staging::AnyAnswer,
     },
 };
-use answer::{Answer, Exact, Instead, Judged, Read, Streamed};
+use answer::{Answer, Delivery, Exact, Read};
 use body_key::Keyed;
 use config::{Config, MayReplay};
 use path::Routed;
@@ -347,7 +345,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             .map_or_else(Invocation::unknown, |context| self.idempotency.entered(context));
         let now = self.idempotency.driver().now();
         let context = parts.extensions.request_context_ref();
-        let most_bytes = Self::most_bytes(context);
+        let delivery = Self::delivery(context);
         let invocation = match front_end::waits_until(context, self.config.answer_within, STREAMING, now) {
             Some(until) => invocation.with_caller_waiting_until(until),
             None => invocation,
@@ -399,7 +397,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             let response = inner.call(request);
             async { Ok(self.unmarked(self.read_as_needed(response.await?).await)) }
         };
-        let judge = |result, policy| self.judged(result, policy, most_bytes);
+        let judge = |result, policy| self.judged(result, policy, delivery);
         let again = |answer: AnyAnswer| {
             let response = answer.downcast::<Result<S::Response, S::Error>>().ok()?;
             Some(async { Ok(self.unmarked(self.read_as_needed((*response)?).await)) })
@@ -408,7 +406,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             Ok(Protected::Ran(judged)) => self.answered(judged, true),
             Ok(Protected::RanUnrecorded(judged)) => self.answered(judged, false),
             Ok(Protected::Replayed(replay)) => {
-                Ok(Answer::Whole(self.if_allowed(for_replay, || self.replayed(&stored, &replay)).await))
+                let answer = || self.delivered(self.replayed(&stored, &replay), delivery);
+                Ok(Answer::Whole(self.if_allowed(for_replay, answer).await))
             }
             Err(error) if error.kind() == ErrorKind::NotRetained && !error.is_of_failure() => {
                 let done = || self.not_retained(Problem::from(&error).of(origin));
@@ -466,6 +465,15 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         shadow::lets_pass(self.idempotency.driver(), kind)
     }
 
+    /// The replay, or the problem if this request's front end can't deliver it. The record may have been made behind
+    /// another front end, which can, so it stays.
+    fn delivered(&self, replay: Response<Body>, delivery: Option<Delivery>) -> Response<Body> {
+        match delivery.and_then(|delivery| delivery.refuses(&replay)) {
+            Some(why) => self.not_retained(Problem::from(ProblemKind::NotRetained).here(why)),
+            None => replay,
+        }
+    }
+
     fn replayed(&self, key: &StoredKey, replay: &Replay) -> Response<Body> {
         let mut response = if replay.is_failure() {
             self.problem(ProblemKind::OperationFailed)
@@ -489,46 +497,6 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     fn problem(&self, problem: impl Into<Problem>) -> Response<Body> {
         problem.into().into_response(&self.config.problems)
-    }
-
-    /// Decides how the key is settled and what the caller gets. If a failure is recorded, or the outcome has more
-    /// than `most_bytes`, the caller gets the response that its duplicates would get.
-    fn judged<E: 'static>(
-        &self,
-        result: Result<Answer, E>,
-        policy: ErrorPolicy,
-        most_bytes: Option<usize>,
-    ) -> (Verdict, Judged<E>) {
-        let (verdict, instead) = self.judgement(&result, policy, most_bytes);
-        (verdict, Judged { result, instead })
-    }
-
-    /// Returns how the key is settled, and what the caller gets in place of the handler's answer, if anything.
-    fn judgement<E: 'static>(
-        &self,
-        result: &Result<Answer, E>,
-        policy: ErrorPolicy,
-        most_bytes: Option<usize>,
-    ) -> (Verdict, Option<Instead>) {
-        let how = match result {
-            Err(_) => "the handler returned an error",
-            Ok(Answer::Streamed(_, Streamed::Broken)) => "the response broke off",
-            // The front end would replace this response, and each replay of it, with a 5xx until the record expires.
-            Ok(Answer::Whole(response))
-                if self.is_recorded(response)
-                    && most_bytes.is_some_and(|most| response::delivered_bytes(response) > most) =>
-            {
-                return (Verdict::CompleteOmitted, Some(Instead::NotRetained));
-            }
-            Ok(answer) => return (self.verdict(answer, policy), None),
-        };
-        let on_error = match result {
-            Err(error) => policy.on(error),
-            Ok(_) => policy.on(&()),
-        };
-        let OnError::Record(said) = on_error else { return (Verdict::Release, None) };
-        let failure = said.unwrap_or_else(|| RecordedFailure::new("HandlerError", how));
-        (Verdict::failure(&failure), Some(Instead::OperationFailed(how)))
     }
 
     /// Removes a replay marker that the handler set, since only a replay may have one.

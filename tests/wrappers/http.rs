@@ -1,6 +1,7 @@
 mod body_keys;
 mod caller_table;
 mod callers;
+mod carried;
 mod cors;
 mod decided;
 mod draft;

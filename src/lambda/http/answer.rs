@@ -1,19 +1,25 @@
 //! A handler's response. Its body is read whole, or, if the function streams, at most up to the limit for recording.
 
 use std::{
+    any::Any,
     collections::VecDeque,
-    future::Future,
+    future::{Future, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     pin::Pin,
     task::{Context, Poll},
 };
 
-use ::http::{HeaderMap, Response};
+use ::http::{HeaderMap, Response, StatusCode};
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use lambda_http::{Body, IntoResponse, request::RequestContext};
 
-use super::{BoxError, HttpLayer, front_end, problem::ProblemKind};
+use super::{
+    BoxError, HttpLayer, front_end,
+    problem::{ProblemKind, Undeliverable},
+    response,
+};
 use crate::{observe, settings::Recording};
 
 /// The body of a response from a function that [streams](HttpLayer::streaming). A body that was recorded is whole, and
@@ -167,6 +173,14 @@ pub(super) enum Streamed {
 }
 
 impl Answer {
+    /// Why the front end can't deliver this answer, if it can't.
+    pub(super) fn refused_by(&self, delivery: Delivery) -> Option<Undeliverable> {
+        match self {
+            Self::Whole(response) => delivery.refuses(response),
+            Self::Streamed(response, _) => delivery.refuses_headers(response.headers()),
+        }
+    }
+
     pub(super) fn headers_mut(&mut self) -> &mut HeaderMap {
         match self {
             Self::Whole(response) => response.headers_mut(),
@@ -231,27 +245,90 @@ pub(super) trait Read<R> {
     /// Reads a response that may have to be recorded.
     fn read(&self, response: R) -> impl Future<Output = Answer> + Send;
 
-    /// The front end's limit for a response, in bytes.
-    fn most_bytes(context: Option<&RequestContext>) -> Option<usize>;
+    /// What the front end can deliver. `None` without a front end.
+    fn delivery(context: Option<&RequestContext>) -> Option<Delivery>;
 
     /// Converts a response that isn't recorded.
     fn pass(response: R) -> impl Future<Output = Answer> + Send;
 }
 
 /// Reads every response whole, for a function that doesn't stream.
-impl<R: IntoResponse + Send> Read<R> for HttpLayer {
+impl<R: IntoResponse + Send + 'static> Read<R> for HttpLayer {
     async fn read(&self, response: R) -> Answer {
         Self::pass(response).await
     }
 
-    fn most_bytes(context: Option<&RequestContext>) -> Option<usize> {
-        front_end::most_bytes(context)
+    fn delivery(context: Option<&RequestContext>) -> Option<Delivery> {
+        front_end::most_bytes(context).map(|most_bytes| Delivery { most_bytes })
     }
 
     async fn pass(response: R) -> Answer {
-        let mut response = response.into_response().await;
-        response.extensions_mut().insert(Exact);
-        Answer::Whole(response)
+        match converted(response).await {
+            Some(mut response) => {
+                response.extensions_mut().insert(Exact);
+                Answer::Whole(response)
+            }
+            None => Answer::Streamed(broken_off().map(Into::into), Streamed::Broken),
+        }
+    }
+}
+
+/// Reads a response whole, and converts it as `lambda_http` does. `None` if its body breaks off.
+pub(super) async fn converted<R: IntoResponse + 'static>(response: R) -> Option<Response<Body>> {
+    let mut response = Some(response);
+    #[cfg(feature = "axum")]
+    if let Some(response) =
+        (&mut response as &mut dyn Any).downcast_mut::<Option<Response<axum::body::Body>>>()
+    {
+        // `lambda_http` would panic if this body broke off.
+        let (parts, body) = response.take()?.into_parts();
+        let whole = body.collect().await.ok()?.to_bytes();
+        return Some(Response::from_parts(parts, http_body_util::Full::new(whole)).into_response().await);
+    }
+    let mut converting = response.take()?.into_response();
+    // The type of any other body is unknown here. If panics abort the process, this can't help.
+    let converted = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| converting.as_mut().poll(cx))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    });
+    match converted.await {
+        Ok(response) => Some(response),
+        Err(panic) if is_of_broken_body(&*panic) => None,
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// Whether this is the panic of `lambda_http` 1.3.2 at a body that breaks off.
+fn is_of_broken_body(panic: &(dyn Any + Send)) -> bool {
+    panic.downcast_ref::<String>().is_some_and(|text| text.starts_with("unable to read bytes from body"))
+}
+
+/// What the caller gets if the body of a response breaks off, and the failure isn't recorded.
+pub(super) fn broken_off() -> Response<Body> {
+    observe::broken_off();
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    response
+}
+
+/// What the front end can deliver.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Delivery {
+    /// The limit for the response as JSON.
+    pub(super) most_bytes: usize,
+}
+
+impl Delivery {
+    /// Why the front end can't deliver this response, if it can't.
+    pub(super) fn refuses(self, response: &Response<Body>) -> Option<Undeliverable> {
+        if response::delivered_bytes(response) > self.most_bytes {
+            return Some(Undeliverable::TooLarge);
+        }
+        self.refuses_headers(response.headers())
+    }
+
+    fn refuses_headers(self, headers: &HeaderMap) -> Option<Undeliverable> {
+        (!response::is_text(headers)).then_some(Undeliverable::Header)
     }
 }
 
@@ -276,8 +353,8 @@ where
 
     /// No limit is needed: Lambda streams up to 200 MB ("Lambda quotas", AWS Lambda developer guide), more than any
     /// store keeps.
-    fn most_bytes(_: Option<&RequestContext>) -> Option<usize> {
-        None
+    fn delivery(context: Option<&RequestContext>) -> Option<Delivery> {
+        context.map(|_| Delivery { most_bytes: usize::MAX })
     }
 
     async fn pass(response: Response<B>) -> Answer {

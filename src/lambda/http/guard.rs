@@ -1,35 +1,41 @@
-//! Guards `lambda_http`: repairs events that `lambda_http` would read only in part, and refuses events that would make
-//! it panic.
+//! Guards `lambda_http`: repairs events that `lambda_http` would read only in part, and refuses events and changes
+//! responses that would make it panic or fail.
 
 use std::{
     any::Any,
-    panic::{AssertUnwindSafe, catch_unwind},
+    borrow::Cow,
+    collections::HashMap,
+    env,
+    mem::replace,
     task::{Context, Poll},
 };
 
-use ::http::{HeaderMap, HeaderName, Request, Response, header};
+use ::http::{HeaderMap, HeaderName, Request, Response, Uri, header};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use futures_util::Stream;
 use lambda_http::{
-    Adapter, Body, IntoResponse, RequestExt, StreamAdapter,
+    Adapter, Body, IntoResponse, StreamAdapter,
     aws_lambda_events::{
         alb::AlbTargetGroupRequest,
-        apigw::{ApiGatewayProxyRequest, ApiGatewayV2httpRequest},
+        apigw::{ApiGatewayProxyRequest, ApiGatewayV2httpRequest, ApiGatewayWebsocketProxyRequest},
+        query_map::QueryMap,
         vpc_lattice::VpcLatticeRequestV2,
     },
-    request::{LambdaRequest, RequestContext},
+    request::LambdaRequest,
 };
-use lambda_runtime::{Diagnostic, LambdaEvent, StreamResponse, tower::ServiceBuilder};
+use lambda_runtime::{Diagnostic, LambdaEvent, StreamResponse};
 use serde::Serialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 use tower::Service;
+use url::Url;
 
 use super::{
     BoxError,
-    answer::{Exact, ResponseBody},
+    answer::{self, Exact, ResponseBody},
     problem::Problem,
     problem::{ProblemKind, ProblemRules},
+    response,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -37,19 +43,20 @@ use crate::{
     lambda::take_ready,
 };
 
-/// A field in the request's context that marks an unreadable event. Clients can't set fields of the context.
-const UNREADABLE: &str = "lambda-idempotency-unreadable";
-
-const REPAIR: fn(LambdaEvent<LambdaRequest>) -> LambdaEvent<LambdaRequest> =
-    |event| LambdaEvent::new(repaired(event.payload), event.context);
-
 /// Runs an HTTP function as `lambda_http::run` does, and guards it against events and responses that `lambda_http` 1.3
 /// mishandles:
 ///
 /// - A client sends a header to a REST API twice: `lambda_http` keeps one value. With this guard, the service sees
 ///   both values, and this library's layer refuses two keys.
 /// - A body claims to be base64 but isn't, or a host or path doesn't form a valid URI: `lambda_http` panics, and the
-///   caller gets 502. With this guard, the caller gets 400 and `request-unreadable`, and the service isn't called.
+///   caller gets 502. With this guard, the caller gets 400 and `request-unreadable`, and the service isn't called. The
+///   guard checks the event first, so this works with `panic = "abort"` too.
+/// - A response has a header whose value isn't UTF-8, so no event can carry it: `lambda_http` fails, and the process
+///   ends. With this guard, the response is sent without that value, and the library logs the header's name. The layer
+///   itself never records such a response as an outcome to replay: see
+///   [the module](super::http#large-responses-and-streams).
+/// - A response's body breaks off: `lambda_http` panics. With this guard, the caller gets 500 if the handler returns
+///   an axum body and the feature `axum` is on, or if panics unwind.
 /// - This library's layer returns bytes without a content type, or text whose content type names another character set
 ///   than UTF-8: `lambda_http` converts the body a second time, and changes it. With this guard, the body stays as the
 ///   layer returned it, if the layer is the outermost service. If it isn't, for example because an axum router contains
@@ -101,12 +108,62 @@ where
     S::Future: Send,
     S::Error: Send + 'static,
 {
-    ServiceBuilder::new().map_request(REPAIR).service(Adapter::from(Readable(service)))
+    Guarded(service)
 }
 
-/// Calls the service with readable requests, and refuses the others.
+/// The guard around a service.
 #[derive(Clone, Debug)]
-struct Readable<S>(S);
+struct Guarded<S>(S);
+
+impl<S> Service<LambdaEvent<LambdaRequest>> for Guarded<S>
+where
+    S: Service<Request<Body>> + Clone + Send + 'static,
+    S::Response: IntoResponse + Send,
+    S::Future: Send,
+    S::Error: Send + 'static,
+{
+    type Response =
+        <Adapter<'static, Converted, Readable<S>> as Service<LambdaEvent<LambdaRequest>>>::Response;
+    type Error = S::Error;
+    type Future = <Adapter<'static, Converted, Readable<S>> as Service<LambdaEvent<LambdaRequest>>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, event: LambdaEvent<LambdaRequest>) -> Self::Future {
+        let (payload, body) = prepared(event.payload);
+        let readable = Readable { service: take_ready(&mut self.0), body };
+        Adapter::from(readable).call(LambdaEvent::new(payload, event.context))
+    }
+}
+
+/// Calls the service with one request and the request's body, or refuses the request if its event can't be read.
+struct Readable<S> {
+    service: S,
+    /// The body that was taken out of the event; `None` if the event still has it.
+    body: Result<Option<Body>, Unreadable>,
+}
+
+impl<S> Readable<S> {
+    /// Gives `request` its body.
+    ///
+    /// # Errors
+    ///
+    /// The response to a request that can't be read.
+    fn complete(&mut self, mut request: Request<Body>) -> Result<Request<Body>, Response<Body>> {
+        match replace(&mut self.body, Ok(None)) {
+            Ok(Some(body)) => {
+                *request.body_mut() = body;
+                Ok(request)
+            }
+            Ok(None) => Ok(request),
+            Err(_) => {
+                Err(Problem::from(ProblemKind::RequestUnreadable).into_response(&ProblemRules::default()))
+            }
+        }
+    }
+}
 
 /// A response that was converted for Lambda. This wrapper prevents a second conversion by `lambda_http`, which would
 /// treat bytes without a content type as text.
@@ -129,7 +186,7 @@ impl<S> Service<Request<Body>> for Readable<S>
 where
     S: Service<Request<Body>> + Clone + Send + 'static,
     S::Response: IntoResponse + Send,
-    S::Future: Send,
+    S::Future: Send + 'static,
     S::Error: Send,
 {
     type Response = Converted;
@@ -137,20 +194,22 @@ where
     type Future = BoxFuture<'static, Result<Converted, S::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
+        self.service.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let mut service = take_ready(&mut self.0);
+        let answering = self.complete(request).map(|request| self.service.call(request));
         Box::pin(async move {
-            if let Some(refusal) = refusal(&request) {
-                return Ok(Converted(refusal));
-            }
-            let mut answer = service.call(request).await?;
-            Ok(Converted(match exact(&mut answer) {
+            let mut answer = match answering {
+                Ok(answering) => answering.await?,
+                Err(refusal) => return Ok(Converted(refusal)),
+            };
+            let mut response = match exact(&mut answer) {
                 Some(response) => response,
-                None => answer.into_response().await,
-            }))
+                None => answer::converted(answer).await.unwrap_or_else(answer::broken_off),
+            };
+            response::keep_text(response.headers_mut());
+            Ok(Converted(response))
         })
     }
 }
@@ -176,8 +235,7 @@ where
     lambda_runtime::run(guarded_streaming(service)).await
 }
 
-/// The service that [`run_streaming`] gives to the runtime: for tests, and for other runtimes that stay on one task,
-/// since `lambda_http`'s adapter isn't `Send`.
+/// The service that [`run_streaming`] gives to the runtime: for tests, and for other runtimes.
 pub fn guarded_streaming<S, A>(
     service: S,
 ) -> impl Service<
@@ -192,17 +250,47 @@ where
     A: http_body::Body + Send + 'static,
     A::Error: Into<BoxError>,
 {
-    ServiceBuilder::new().map_request(REPAIR).service(StreamAdapter::from(ReadableStreaming(service)))
+    GuardedStreaming(service)
+}
+
+/// [`Guarded`] for services that stream.
+#[derive(Clone, Debug)]
+struct GuardedStreaming<S>(S);
+
+impl<S, A> Service<LambdaEvent<LambdaRequest>> for GuardedStreaming<S>
+where
+    S: Service<Request<Body>, Response = Response<A>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    A: http_body::Body + Send + 'static,
+    A::Error: Into<BoxError>,
+{
+    type Response = <StreamAdapter<'static, ReadableStreaming<S>, ResponseBody> as Service<
+        LambdaEvent<LambdaRequest>,
+    >>::Response;
+    type Error = S::Error;
+    type Future = <StreamAdapter<'static, ReadableStreaming<S>, ResponseBody> as Service<
+        LambdaEvent<LambdaRequest>,
+    >>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, event: LambdaEvent<LambdaRequest>) -> Self::Future {
+        let (payload, body) = prepared(event.payload);
+        let readable = ReadableStreaming(Readable { service: take_ready(&mut self.0), body });
+        StreamAdapter::from(readable).call(LambdaEvent::new(payload, event.context))
+    }
 }
 
 /// [`Readable`] for services that stream.
-#[derive(Clone, Debug)]
-struct ReadableStreaming<S>(S);
+struct ReadableStreaming<S>(Readable<S>);
 
 impl<S, A> Service<Request<Body>> for ReadableStreaming<S>
 where
     S: Service<Request<Body>, Response = Response<A>> + Clone + Send + 'static,
-    S::Future: Send,
+    S::Future: Send + 'static,
     A: http_body::Body + Send + 'static,
     A::Error: Into<BoxError>,
 {
@@ -211,51 +299,25 @@ where
     type Future = BoxFuture<'static, Result<Response<ResponseBody>, S::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
+        self.0.service.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let mut service = take_ready(&mut self.0);
+        let answering = self.0.complete(request).map(|request| self.0.service.call(request));
         Box::pin(async move {
-            match refusal(&request) {
-                Some(refusal) => Ok(refusal.map(Into::into)),
-                None => Ok(service.call(request).await?.map(ResponseBody::streamed)),
+            match answering {
+                Ok(answering) => Ok(answering.await?.map(ResponseBody::streamed)),
+                Err(refusal) => Ok(refusal.map(Into::into)),
             }
         })
     }
 }
 
-/// The response to a request that can't be read.
-fn refusal(request: &Request<Body>) -> Option<Response<Body>> {
-    is_unreadable(request)
-        .then(|| Problem::from(ProblemKind::RequestUnreadable).into_response(&ProblemRules::default()))
-}
-
-fn is_unreadable(request: &Request<Body>) -> bool {
-    let marks = match request.extensions().request_context_ref() {
-        Some(RequestContext::ApiGatewayV1(context)) => &context.other,
-        Some(RequestContext::ApiGatewayV2(context)) => &context.other,
-        Some(RequestContext::Alb(context)) => &context.other,
-        Some(RequestContext::VpcLattice(context)) => &context.other,
-        _ => return false,
-    };
-    marks.contains_key(UNREADABLE)
-}
-
-/// Returns the event if `lambda_http` can read it, and otherwise an empty event with the field [`UNREADABLE`]. The
-/// arguments after the event's type are the fields from which `lambda_http` builds the URI.
-macro_rules! readable {
-    ($event:ident, $kind:ident($type:ident), $($($field:ident).+),+) => {{
-        let mut uri = $type::default();
-        $(uri.$($field).+.clone_from(&$event.$($field).+);)+
-        if is_readable($event.is_base64_encoded, $event.body.as_deref(), LambdaRequest::$kind(uri)) {
-            LambdaRequest::$kind($event)
-        } else {
-            let mut marked = $type::default();
-            marked.request_context.other.insert(UNREADABLE.into(), Value::Bool(true));
-            LambdaRequest::$kind(marked)
-        }
-    }};
+/// The part of an event that makes it unreadable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unreadable {
+    Body,
+    Uri,
 }
 
 /// The request that the layer gets for this event.
@@ -267,60 +329,160 @@ pub(super) fn request_of(event: &RawValue) -> Result<Request<Body>, Error> {
     let invalid = |why: &'static str| Error::new(ErrorKind::Invalid, why);
     let event: LambdaRequest = serde_json::from_str(event.get())
         .map_err(|_| invalid("the event isn't an HTTP request of a known front end"))?;
-    let request = Request::from(repaired(event));
-    if is_unreadable(&request) {
-        return Err(invalid("the request can't be read; the function answers 400 and `request-unreadable`"));
-    }
-    Ok(request)
+    let (event, body) = prepared(event);
+    let body = body.map_err(|unreadable| {
+        invalid(match unreadable {
+            Unreadable::Body => {
+                "the event's body isn't valid base64, so the function answers 400 and `request-unreadable`"
+            }
+            Unreadable::Uri => {
+                "the event's host, path and query don't form a valid URI, so the function answers 400 and \
+                 `request-unreadable`; a sample from the documentation may have a placeholder as its host"
+            }
+        })
+    })?;
+    Ok(Request::from(event).map(|own| body.unwrap_or(own)))
 }
 
-/// Changes the event so that `lambda_http` reads all of it. If that's impossible, returns an empty event with the field
-/// [`UNREADABLE`].
-fn repaired(event: LambdaRequest) -> LambdaRequest {
+/// Takes the body out of the event, so that `lambda_http` neither copies nor decodes it. The last argument says
+/// whether `lambda_http` can build the event's URI.
+macro_rules! prepared {
+    ($event:ident, $kind:ident($type:ident), $is_valid:expr) => {{
+        let is_valid = $is_valid;
+        match if is_valid {
+            body_of(&mut $event.body, $event.is_base64_encoded)
+        } else {
+            Err(Unreadable::Uri)
+        } {
+            Ok(body) => (LambdaRequest::$kind($event), Ok(Some(body))),
+            Err(unreadable) => (LambdaRequest::$kind($type::default()), Err(unreadable)),
+        }
+    }};
+}
+
+/// The same for an event in the form of a REST API.
+macro_rules! prepared_as_rest {
+    ($event:ident, $kind:ident($type:ident)) => {{
+        keep_repeated(&mut $event.headers, &$event.multi_value_headers);
+        keep_valued(&mut $event.query_string_parameters);
+        keep_valued(&mut $event.multi_value_query_string_parameters);
+        let context = &$event.request_context;
+        let path = with_stage(context.stage.as_deref(), $event.path.as_deref().unwrap_or_default());
+        let uri = uri(&path, &$event.headers, context.domain_name.as_deref());
+        let query = query_of([&$event.multi_value_query_string_parameters, &$event.query_string_parameters]);
+        prepared!($event, $kind($type), is_valid(uri, &query))
+    }};
+}
+
+/// Changes the event so that `lambda_http` reads all of it, and returns it with its body. If that's impossible, returns
+/// an empty event.
+fn prepared(event: LambdaRequest) -> (LambdaRequest, Result<Option<Body>, Unreadable>) {
     match event {
         LambdaRequest::ApiGatewayV1(mut event) => {
-            keep_repeated(&mut event.headers, &event.multi_value_headers);
-            readable!(
-                event,
-                ApiGatewayV1(ApiGatewayProxyRequest),
-                headers,
-                path,
-                request_context.domain_name,
-                request_context.stage
-            )
+            prepared_as_rest!(event, ApiGatewayV1(ApiGatewayProxyRequest))
         }
-        LambdaRequest::ApiGatewayV2(event) => readable!(
-            event,
-            ApiGatewayV2(ApiGatewayV2httpRequest),
-            headers,
-            raw_path,
-            raw_query_string,
-            request_context.domain_name,
-            request_context.stage
-        ),
+        LambdaRequest::WebSocket(mut event) => {
+            prepared_as_rest!(event, WebSocket(ApiGatewayWebsocketProxyRequest))
+        }
+        LambdaRequest::ApiGatewayV2(mut event) => {
+            let context = &event.request_context;
+            let path = with_stage(context.stage.as_deref(), event.raw_path.as_deref().unwrap_or_default());
+            let uri = uri(&path, &event.headers, context.domain_name.as_deref());
+            let query = event.raw_query_string.as_deref().unwrap_or_default();
+            prepared!(event, ApiGatewayV2(ApiGatewayV2httpRequest), is_valid(uri, query))
+        }
         LambdaRequest::Alb(mut event) => {
             keep_repeated(&mut event.headers, &event.multi_value_headers);
-            readable!(event, Alb(AlbTargetGroupRequest), headers, path)
+            keep_valued(&mut event.query_string_parameters);
+            keep_valued(&mut event.multi_value_query_string_parameters);
+            let uri = uri(event.path.as_deref().unwrap_or_default(), &event.headers, None);
+            let mut query =
+                query_of([&event.multi_value_query_string_parameters, &event.query_string_parameters]);
+            query = query.repeat(RECODED);
+            prepared!(event, Alb(AlbTargetGroupRequest), is_valid(uri, &query))
         }
-        LambdaRequest::VpcLatticeV2(event) => {
-            readable!(event, VpcLatticeV2(VpcLatticeRequestV2), headers, path)
+        LambdaRequest::VpcLatticeV2(mut event) => {
+            keep_valued(&mut event.query_string_parameters);
+            let uri = uri(event.path.as_deref().unwrap_or_default(), &event.headers, None);
+            let query = query_of([&event.query_string_parameters; 2]).repeat(RECODED);
+            prepared!(event, VpcLatticeV2(VpcLatticeRequestV2), is_valid(uri, &query))
         }
-        other => other,
+        other => (other, Ok(None)),
+    }
+}
+
+/// `lambda_http` decodes the query of a load balancer or of VPC Lattice once more, and encodes the result. That makes
+/// the query at most this many times as long, and a URI's length is limited.
+const RECODED: usize = 2;
+
+/// The event's body. It's decoded here, once, and text isn't copied.
+fn body_of(body: &mut Option<String>, is_base64: bool) -> Result<Body, Unreadable> {
+    match body.take() {
+        None => Ok(Body::Empty),
+        Some(text) if is_base64 => STANDARD.decode(text).map(Body::Binary).map_err(|_| Unreadable::Body),
+        Some(text) => Ok(Body::Text(text)),
     }
 }
 
 /// Removes every header from `headers` that's also in the multi-value map `all`. Otherwise `lambda_http` would replace
 /// the map's values with the single value. Keeps the host and the scheme, which `lambda_http` reads from `headers`.
 fn keep_repeated(headers: &mut HeaderMap, all: &HeaderMap) {
-    const READ: [HeaderName; 2] = [header::HOST, HeaderName::from_static("x-forwarded-proto")];
+    const READ: [HeaderName; 2] = [header::HOST, SCHEME];
     for name in all.keys().filter(|name| !READ.contains(name)) {
         headers.remove(name);
     }
 }
 
-/// Whether `lambda_http` can read this body, and build a `Request` from `uri`, an event with only the URI's fields.
-/// Otherwise `lambda_http` would panic, for example on an invalid host or a query with a space.
-fn is_readable(is_base64: bool, body: Option<&str>, uri: LambdaRequest) -> bool {
-    let is_decodable = !is_base64 || body.is_none_or(|body| STANDARD.decode(body).is_ok());
-    is_decodable && catch_unwind(AssertUnwindSafe(|| drop(Request::from(uri)))).is_ok()
+const SCHEME: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Removes the names without a value. `QueryMap`'s iterator panics at such a name, and its type shows its names only as
+/// JSON.
+fn keep_valued(query: &mut QueryMap) {
+    if query.is_empty() {
+        return;
+    }
+    let Ok(json) = serde_json::to_string(query) else { return };
+    if json.contains(":[]") {
+        let mut pairs: HashMap<String, Vec<String>> = serde_json::from_str(&json).unwrap_or_default();
+        pairs.retain(|_, values| !values.is_empty());
+        *query = QueryMap::from(pairs);
+    }
+}
+
+/// The query that `lambda_http` 1.3.2 appends to the URI of an event without a raw query.
+fn query_of(queries: [&QueryMap; 2]) -> String {
+    queries.into_iter().find(|query| !query.is_empty()).map(QueryMap::to_query_string).unwrap_or_default()
+}
+
+/// The path in the URI: begins with the stage, as `lambda_http` 1.3.2 builds it.
+fn with_stage<'a>(stage: Option<&str>, path: &'a str) -> Cow<'a, str> {
+    match stage
+        .filter(|stage| *stage != "$default" && env::var("AWS_LAMBDA_HTTP_IGNORE_STAGE_IN_PATH").is_err())
+    {
+        Some(stage) if !path.starts_with(&format!("/{stage}/")) => format!("/{stage}{path}").into(),
+        _ => path.into(),
+    }
+}
+
+/// The URI without its query, as `lambda_http` 1.3.2 builds it. `None` where `lambda_http` panics.
+fn uri(path: &str, headers: &HeaderMap, domain: Option<&str>) -> Option<String> {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    Some(match text(header::HOST).or(domain) {
+        None => Url::parse(&format!("http://localhost{path}")).ok()?.path().to_owned(),
+        Some(host) => {
+            let scheme = text(SCHEME).unwrap_or("https");
+            Url::parse(&format!("{scheme}://{host}{path}")).ok()?.into()
+        }
+    })
+}
+
+/// Whether `lambda_http` can build a `Request` with this URI. Otherwise it would panic, for example on a query with a
+/// space.
+fn is_valid(uri: Option<String>, query: &str) -> bool {
+    let Some(mut uri) = uri else { return false };
+    if !query.is_empty() {
+        uri.push('?');
+        uri.push_str(query);
+    }
+    Uri::try_from(uri).is_ok()
 }

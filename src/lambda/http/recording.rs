@@ -1,15 +1,16 @@
-//! Decides which responses are recorded.
+//! Decides how a key is settled: which responses are recorded.
 
 use ::http::{Response, StatusCode};
 use lambda_http::Body;
 
 use super::{
     HttpLayer,
-    answer::{Answer, Streamed},
+    answer::{Answer, Delivery, Instead, Judged, Streamed},
     response,
 };
 use crate::{
-    failure::ErrorPolicy,
+    error::RecordedFailure,
+    failure::{ErrorPolicy, OnError},
     run::response::Verdict,
     settings::{Execution, Recording},
 };
@@ -25,7 +26,63 @@ pub(super) fn is_outcome(status: StatusCode) -> bool {
 }
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
-    pub(super) fn is_recorded(&self, response: &Response<Body>) -> bool {
+    /// Decides how the key is settled and what the caller gets. If a failure is recorded, or the front end can't
+    /// deliver the outcome, the caller gets the response that its duplicates would get.
+    pub(super) fn judged<E: 'static>(
+        &self,
+        result: Result<Answer, E>,
+        policy: ErrorPolicy,
+        delivery: Option<Delivery>,
+    ) -> (Verdict, Judged<E>) {
+        let (verdict, instead) = self.judgement(&result, policy, delivery);
+        (verdict, Judged { result, instead })
+    }
+
+    /// Returns how the key is settled, and what the caller gets in place of the handler's answer, if anything.
+    fn judgement<E: 'static>(
+        &self,
+        result: &Result<Answer, E>,
+        policy: ErrorPolicy,
+        delivery: Option<Delivery>,
+    ) -> (Verdict, Option<Instead>) {
+        let how = match result {
+            Err(_) => "the handler returned an error",
+            Ok(Answer::Streamed(_, Streamed::Broken)) => "the response broke off",
+            // The handler failed after a step was refused that may succeed later. `record_when` isn't asked.
+            Ok(answer) if policy.is_step_refused && !policy.records() && answer.is_undecided_failure() => {
+                return (Verdict::Release, None);
+            }
+            Ok(answer) if !self.is_outcome(answer) => return (Verdict::Release, None),
+            // The front end would replace this response, and each replay of it, with a 5xx until the record expires.
+            Ok(answer) if delivery.is_some_and(|delivery| answer.refused_by(delivery).is_some()) => {
+                return (Verdict::CompleteOmitted, Some(Instead::NotRetained));
+            }
+            Ok(Answer::Whole(response)) => {
+                let recorded = response::encode(response, &self.config.headers);
+                return (recorded.map_or(Verdict::CompleteOmitted, Verdict::complete), None);
+            }
+            Ok(Answer::Streamed(..)) => return (Verdict::CompleteOmitted, None),
+        };
+        let on_error = match result {
+            Err(error) => policy.on(error),
+            Ok(_) => policy.on(&()),
+        };
+        let OnError::Record(said) = on_error else { return (Verdict::Release, None) };
+        let failure = said.unwrap_or_else(|| RecordedFailure::new("HandlerError", how));
+        (Verdict::failure(&failure), Some(Instead::OperationFailed(how)))
+    }
+
+    /// Whether the answer is the operation's outcome. Calls the API's closure, so it's called once for each answer.
+    fn is_outcome(&self, answer: &Answer) -> bool {
+        match answer {
+            Answer::Whole(response) => self.is_recorded(response),
+            Answer::Streamed(_, Streamed::Broken) => false,
+            // A response that wasn't read, because idempotency isn't enforced, may be an outcome too.
+            Answer::Streamed(response, _) => self.is_outcome_by_head(response),
+        }
+    }
+
+    fn is_recorded(&self, response: &Response<Body>) -> bool {
         match (self.is_recorded_by_head(response), &self.config.record_when) {
             (Some(is_recorded), _) => is_recorded,
             (None, Some(is_outcome)) => is_outcome(response),
@@ -45,31 +102,10 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// Whether the response is an outcome: its [`Recording`] decides, or else its status. Under at-most-once, every
     /// response without a [`Recording`] is an outcome, since it may have come after an effect: a timeout layer's 408,
     /// for example.
-    pub(super) fn is_outcome_by_head<A>(&self, response: &Response<A>) -> bool {
+    fn is_outcome_by_head<A>(&self, response: &Response<A>) -> bool {
         match response.extensions().get::<Recording>() {
             Some(said) => *said == Recording::Record,
             None => self.is_at_most_once() || is_outcome(response.status()),
-        }
-    }
-
-    /// Decides whether a response, which the handler returned, is recorded.
-    pub(super) fn verdict(&self, answer: &Answer, policy: ErrorPolicy) -> Verdict {
-        match answer {
-            // The handler failed after a step was refused that may succeed later. `record_when` isn't asked.
-            _ if policy.is_step_refused && !policy.records() && answer.is_undecided_failure() => {
-                Verdict::Release
-            }
-            Answer::Whole(response) if self.is_recorded(response) => {
-                response::encode(response, &self.config.headers)
-                    .map_or(Verdict::CompleteOmitted, Verdict::complete)
-            }
-            // A response that wasn't read, because idempotency isn't enforced, may be an outcome too.
-            Answer::Streamed(response, Streamed::TooLarge | Streamed::Unrecorded)
-                if self.is_outcome_by_head(response) =>
-            {
-                Verdict::CompleteOmitted
-            }
-            _ => Verdict::Release,
         }
     }
 
@@ -96,7 +132,7 @@ mod tests {
             let most = response::delivered_bytes(&response) - short_of;
             let answer = Ok::<_, std::convert::Infallible>(Answer::Whole(response));
             let layer = idempotency.http();
-            let (verdict, own) = layer.judged(answer, policy, Some(most));
+            let (verdict, own) = layer.judged(answer, policy, Some(Delivery { most_bytes: most }));
             let Ok(Answer::Whole(response)) = layer.answered(own, true) else {
                 panic!("the response was streamed")
             };

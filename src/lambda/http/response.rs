@@ -10,7 +10,10 @@ use lambda_http::{Body, request::RequestContext};
 use serde::{Deserialize, Serialize};
 
 use super::headers::{HeaderRules, REPLAYED};
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    observe,
+};
 
 const VERSION: u32 = 1;
 
@@ -140,6 +143,28 @@ pub(super) fn delivered_bytes(response: &Response<Body>) -> usize {
         name.as_str().len() + escaped_bytes(value.as_bytes()) + 8
     };
     ENVELOPE + body + 2 * response.headers().iter().map(header).sum::<usize>()
+}
+
+/// Whether an event can carry these headers: it's JSON, so their values have to be UTF-8.
+pub(super) fn is_text(headers: &HeaderMap) -> bool {
+    headers.values().all(|value| std::str::from_utf8(value.as_bytes()).is_ok())
+}
+
+/// Removes the values that no event can carry, and logs their headers' names.
+pub(super) fn keep_text(headers: &mut HeaderMap) {
+    if is_text(headers) {
+        return;
+    }
+    for (name, value) in std::mem::take(headers).into_iter().scan(None, |last, (name, value)| {
+        // The iterator names only the first of several values of one header.
+        *last = name.or_else(|| last.take());
+        Some((last.clone()?, value))
+    }) {
+        match std::str::from_utf8(value.as_bytes()) {
+            Ok(_) => drop(headers.append(name, value)),
+            Err(_) => observe::header_dropped(name.as_str()),
+        }
+    }
 }
 
 /// The length of a text as a JSON string, without the quotes.

@@ -1,8 +1,11 @@
 //! Events and responses that `lambda_http` mishandles without the guard.
 
+use std::cell::Cell;
+
 use lambda_http::request::LambdaRequest;
 use lambda_idempotency::lambda::http::{guarded, guarded_streaming};
 use lambda_runtime::{Context, LambdaEvent};
+use proptest::prelude::*;
 
 use super::*;
 
@@ -148,4 +151,140 @@ async fn answers_of_other_services_are_converted() {
     let [_, event, ..] = events();
     let answer = delivered(guarded(text), &event).await;
     assert_eq!((&answer["isBase64Encoded"], &answer["body"]), (&json!(false), &json!("paid")));
+}
+
+thread_local! {
+    /// Whether a panic happened in this thread.
+    static HAS_PANICKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Hosts, paths, queries and other texts of an event, as a client or a front end may send them.
+fn texts() -> impl Strategy<Value = String> {
+    let odd = proptest::sample::select(vec![
+        "",
+        "/",
+        "//",
+        "#",
+        "?",
+        "%",
+        "%00",
+        "%zz",
+        "@",
+        ":",
+        ":99999",
+        "[",
+        "[::1",
+        "]",
+        "\\",
+        " ",
+        "\t",
+        "\u{0}",
+        "<b>",
+        "\"{}\"",
+        "xn--0",
+        "xn--",
+        "..",
+        "a/../..",
+        "\u{e9}",
+        "\u{20ac}",
+        "$default",
+        "1.2.3.400",
+        "0x1.example",
+        "<url-id>.lambda-url.eu-west-1.on.aws",
+        "a b",
+        "a%00b",
+        "user@host",
+        "host:1",
+        "*",
+        "http://",
+        "a,b",
+    ]);
+    let part = prop_oneof![3 => odd.prop_map(str::to_owned), 1 => "\\PC{0,6}", 2 => "[a-z0-9./?#%&=:@\\[\\]+-]{0,8}"];
+    let short = proptest::collection::vec(part, 0..4).prop_map(|parts| parts.concat());
+    prop_oneof![20 => short.clone(), 1 => (short, 0..70_000_usize).prop_map(|(text, more)| text + &"%FFa".repeat(more / 4))]
+}
+
+/// An event in which these texts stand in every place from which `lambda_http` builds a URI or a body.
+fn odd_event(front_end: usize, texts: &[String], is_empty_list: bool, is_base64: bool) -> Value {
+    let [host, path, query, stage, value, scheme, body] = texts else { unreachable!("seven texts") };
+    let mut event = if front_end == 5 {
+        json!({"requestContext": {"eventType": "MESSAGE", "connectedAt": 1, "requestTimeEpoch": 1, "messageId": "m"}})
+    } else {
+        events()[front_end].clone()
+    };
+    event["rawPath"] = path.as_str().into();
+    event["path"] = path.as_str().into();
+    event["rawQueryString"] = query.as_str().into();
+    let is_list =
+        event["queryStringParameters"].as_object().is_some_and(|all| all.values().any(Value::is_array));
+    let list = if is_empty_list { json!([]) } else { json!([value]) };
+    event["queryStringParameters"] =
+        if is_list { json!({query: list.clone()}) } else { json!({query: value}) };
+    event["multiValueQueryStringParameters"] = json!({query: list});
+    event["requestContext"]["stage"] = stage.as_str().into();
+    event["requestContext"]["domainName"] = host.as_str().into();
+    let is_list = event["headers"]["host"].is_array();
+    let one = |text: &str| if is_list { json!([text]) } else { json!(text) };
+    // A header's value can't have these, and the event wouldn't be read at all.
+    let is_header = |text: &str| !text.bytes().any(|byte| byte < 0x20 || byte == 0x7f);
+    for (name, text) in [("host", host), ("Host", host), ("x-forwarded-proto", scheme)] {
+        event["headers"].as_object_mut().map(|headers| headers.remove(name));
+        if is_header(text) && !text.is_empty() && name != "Host" {
+            event["headers"][name] = one(text);
+        }
+    }
+    event["body"] = body.as_str().into();
+    event["isBase64Encoded"] = is_base64.into();
+    event
+}
+
+/// With `panic = "abort"`, a panic ends the process, so no event may cause one, not even one that's caught.
+#[test]
+fn no_event_causes_a_panic() {
+    recording::begin();
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        HAS_PANICKED.set(true);
+        hook(panic);
+    }));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(600) };
+    let strategy = (0..6_usize, proptest::collection::vec(texts(), 7), any::<bool>(), any::<bool>());
+    proptest!(config, |((front_end, texts, is_empty_list, is_base64) in strategy)| {
+        let event = odd_event(front_end, &texts, is_empty_list, is_base64);
+        let Ok(read) = serde_json::from_value::<LambdaRequest>(event.clone()) else { return Ok(()) };
+        drop(read);
+        let answer = runtime.block_on(delivered(guarded(service_fn(|_: Request| async { Ok::<_, Infallible>("seen") })), &event));
+        prop_assert!(!HAS_PANICKED.get(), "{event}");
+        let status = answer["statusCode"].as_u64();
+        prop_assert!(status == Some(200) || status == Some(400), "{answer}");
+    });
+}
+
+/// The guard decodes the body, so that `lambda_http` needn't.
+#[tokio::test]
+async fn handlers_get_the_events_body() {
+    for event in events() {
+        for (body, is_base64, expected) in [
+            (json!("caf\u{e9}"), false, Body::Text("caf\u{e9}".into())),
+            (json!("AJ+Slg=="), true, Body::Binary(vec![0, 159, 146, 150])),
+            (json!(""), false, Body::Text(String::new())),
+            (Value::Null, false, Body::Empty),
+        ] {
+            let mut event = event.clone();
+            event["body"] = body;
+            event["isBase64Encoded"] = is_base64.into();
+            let direct = lambda_http::request::from_str(&event.to_string()).unwrap();
+            assert_eq!(direct.body(), &expected);
+            let seen = Arc::new(std::sync::Mutex::new(None));
+            let kept = Arc::clone(&seen);
+            let service = service_fn(move |request: Request| {
+                *kept.lock().unwrap() = Some(request);
+                async { Ok::<_, Infallible>("seen") }
+            });
+            let _ = delivered(guarded(service), &event).await;
+            let request = seen.lock().unwrap().take().unwrap();
+            assert_eq!((request.body(), request.uri()), (&expected, direct.uri()));
+        }
+    }
 }

@@ -104,3 +104,36 @@ async fn unrecorded_undeliverable_responses_become_outcome_unknown() {
         }
     }
 }
+
+/// A load balancer delivers less than an HTTP API. The record stays, and is replayed where it fits.
+#[tokio::test]
+async fn replays_too_large_here_are_refused() {
+    let idempotency = idempotency();
+    let runs = Runs::default();
+    let handler = |counted: Runs| {
+        service_fn(move |_: Request| {
+            let _ = counted.0.fetch_add(1, Ordering::SeqCst);
+            async { Ok::<_, Infallible>(Response::new(Body::Text("x".repeat(1_200_000)))) }
+        })
+    };
+    let layer = || idempotency.http().shared_namespace().caller(|_| Ok(None)).key_alone(true);
+    let service = layer().layer(handler(runs.clone()));
+    let send = async |front_end: &str| {
+        let request = lambda_http::request::from_str(&event(front_end, POST).to_string()).unwrap();
+        service.clone().oneshot(request).await.unwrap()
+    };
+    assert_eq!(send("http-api").await.status(), StatusCode::OK);
+    for _ in 0..2 {
+        let refused = send("alb").await;
+        assert_eq!((refused.status(), code(&refused).as_str()), (StatusCode::CONFLICT, "not-retained"));
+        let problem: Value = serde_json::from_slice(refused.body()).unwrap();
+        assert_eq!(problem["title"], "The operation is done, but its response is too large here");
+        let replayed = send("http-api").await;
+        assert_eq!((is_replay(&replayed), replayed.body().len()), (true, 1_200_000));
+    }
+    assert_eq!(runs.count(), 1);
+    let layer = layer().on_not_retained(|| Response::new(Body::from("done")));
+    let request = lambda_http::request::from_str(&event("alb", POST).to_string()).unwrap();
+    let substitute = layer.layer(handler(runs.clone())).oneshot(request).await.unwrap();
+    assert_eq!((is_replay(&substitute), substitute.body()), (true, &Body::from("done")));
+}
