@@ -19,7 +19,8 @@
 //! # }
 //! ```
 //!
-//! The layer protects POST and PATCH; every other method passes through untouched. A request without a key
+//! The layer protects POST and PATCH; every other method passes through untouched. A WebSocket API's messages count as
+//! POST ([below](#websocket-messages)). A request without a key
 //! passes through too, unless [`HttpLayer::required`] is set. [`HttpLayer::key_fields`] takes the key from the body.
 //!
 //! | the layer's own response | status | `code` |
@@ -32,13 +33,13 @@
 //! | the key was used with another request | 422 | `key-reused` |
 //! | the operation is still running | 409 | `in-progress` |
 //! | it's unknown whether the operation took effect: nothing was recorded; or under at-most-once, an earlier run gave no answer | 409 | `outcome-unknown` |
-//! | the operation is done, but its response wasn't retained | 409 | `not-retained` |
+//! | the operation is done, but its response wasn't retained, or this front end can't deliver it | 409 | `not-retained` |
 //! | the operation failed permanently, in this run or an earlier one | 500 | `operation-failed` |
 //! | the record can't be read | 500 | `record-unreadable` |
 //! | the layer wraps one handler twice | 500 | `misconfigured` |
 //! | a condition on the handler's writes failed | 409 | `declined` |
-//! | the store is unavailable | 503 | `store-unavailable` |
-//! | the body is over 10 MiB | 413 | `body-too-large` |
+//! | the store is unavailable, or no time is left | 503 | `store-unavailable` |
+//! | the body is over 10 MiB, or over the limit of a layer outside | 413 | `body-too-large` |
 //! | the body breaks off | 400 | `body-unreadable` |
 //! | [`run`] can't read the event: the body isn't valid base64, or the URI isn't valid | 400 | `request-unreadable` |
 //!
@@ -141,12 +142,42 @@
 //! # Large responses, and streams
 //!
 //! If a response exceeds [`Settings::max_response`](crate::settings::Settings::max_response), the layer passes it on
-//! whole, and records the operation as done without the response: duplicates get 409, `not-retained`. If a response is
-//! too large for the front end, the layer records the operation in the same way. Then the first caller, too, gets 409:
-//! `not-retained`, or `outcome-unknown` if the record couldn't be written. A load balancer delivers 1 MB, and every
-//! other front end 6,291,556 bytes, which is Lambda's own limit. Both limits apply to the response as JSON, with a
-//! binary body in base64. For functions that stream their responses, use [`HttpLayer::streaming`]: it buffers only as
-//! much as it can record. [`HttpLayer::pass_through_when`] leaves a route unprotected.
+//! whole, and records the operation as done without the response: duplicates get 409, `not-retained`. If the front end
+//! can't deliver a response, the layer records the operation in the same way. Then the first caller, too, gets 409:
+//! `not-retained`, or `outcome-unknown` if the record couldn't be written. A recorded response that's too large for
+//! another front end gets 409 only there: the problem says so, and the record stays.
+//!
+//! A front end can't deliver a response that's over its limit, or has a header whose value isn't UTF-8, since Lambda's
+//! response is JSON. The limit applies to that JSON, with a binary body in base64.
+//!
+//! | front end | the largest response | time to answer | the limits in AWS's documentation |
+//! |---|---|---|---|
+//! | REST API | 6,291,556 bytes (Lambda's limit; its own is 10 MB) | 29 s, or more with a raised quota | "Quotas for configuring and running a REST API", API Gateway developer guide |
+//! | HTTP API | 6,291,556 bytes (Lambda's limit; its own is 10 MB) | 30 s; the layer counts 29 s | "Quotas for configuring and running an HTTP API", API Gateway developer guide |
+//! | WebSocket API | 128 KB, for a route that sends a response; the layer checks only Lambda's limit | 29 s | "Quotas for configuring and running a WebSocket API", API Gateway developer guide |
+//! | function URL | 6,291,556 bytes | until the function's timeout | "Lambda quotas", AWS Lambda developer guide |
+//! | load balancer | 1 MB (1,048,576 bytes) | until the function's timeout | "Use Lambda functions as targets of an Application Load Balancer" |
+//! | VPC Lattice | 6,291,556 bytes (Lambda's limit; its own is 6 MB) | until the function's timeout | "Lambda functions as targets in VPC Lattice" |
+//! | a function that streams | 200 MB; the layer records up to `max_response` | REST API: 5 minutes without data | "Lambda quotas"; "Stream the integration response", API Gateway developer guide |
+//! | none (a server outside Lambda) | no limit, and any header | no limit | |
+//!
+//! For functions that stream their responses, use [`HttpLayer::streaming`]: it buffers only as much as it can record.
+//! `lambda_runtime` drops a streamed response's header values beyond ASCII. [`HttpLayer::pass_through_when`] leaves a
+//! route unprotected.
+//!
+//! If the body of a response breaks off, that counts as a handler's error. A caller whose failure isn't recorded gets
+//! 500 without a body. For an axum body, switch the feature `axum` on: the layer then reads the body itself. Any other
+//! body is read by `lambda_http`, which panics: with `panic = "abort"` this ends the process, and the key stays claimed
+//! until its lease expires.
+//!
+//! # WebSocket messages
+//!
+//! Behind a WebSocket API, a message counts as POST, though `lambda_http` shows it as GET. Messages have no headers, so
+//! take their keys from the body ([`HttpLayer::key_fields`]). With [`HttpLayer::required`], a message without a key
+//! gets 400. `$connect` and `$disconnect` events pass through. The route key and the body are compared, and not the ids
+//! of the message and the request. The caller is the one that the authorizer of `$connect` verified. Without one, the
+//! same key on another connection gets 422, even for the same client after it has connected again: the handler may know
+//! the sender by the connection. Name the caller with an authorizer or [`HttpLayer::caller`].
 //!
 //! # Repeated headers
 //!

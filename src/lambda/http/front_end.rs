@@ -44,6 +44,7 @@ pub(super) fn waits_until(
             let limit = if is_streaming { IDLE_STREAM } else { API_GATEWAY };
             (Some(limit), context.request_time_epoch)
         }
+        Some(RequestContext::WebSocket(context)) => (Some(API_GATEWAY), context.request_time_epoch),
         Some(RequestContext::ApiGatewayV2(context)) => {
             let is_function_url =
                 context.domain_name.as_deref().is_some_and(|name| name.contains(".lambda-url."));

@@ -146,23 +146,18 @@ struct Readable<S> {
 }
 
 impl<S> Readable<S> {
-    /// Gives `request` its body.
-    ///
-    /// # Errors
-    ///
-    /// The response to a request that can't be read.
-    fn complete(&mut self, mut request: Request<Body>) -> Result<Request<Body>, Response<Body>> {
-        match replace(&mut self.body, Ok(None)) {
-            Ok(Some(body)) => {
-                *request.body_mut() = body;
-                Ok(request)
-            }
-            Ok(None) => Ok(request),
-            Err(_) => {
-                Err(Problem::from(ProblemKind::RequestUnreadable).into_response(&ProblemRules::default()))
-            }
+    /// Gives `request` its body. `None` if the request can't be read.
+    fn complete(&mut self, mut request: Request<Body>) -> Option<Request<Body>> {
+        if let Some(body) = replace(&mut self.body, Ok(None)).ok()? {
+            *request.body_mut() = body;
         }
+        Some(request)
     }
+}
+
+/// The response to a request that can't be read.
+fn refusal() -> Response<Body> {
+    Problem::from(ProblemKind::RequestUnreadable).into_response(&ProblemRules::default())
 }
 
 /// A response that was converted for Lambda. This wrapper prevents a second conversion by `lambda_http`, which would
@@ -201,8 +196,8 @@ where
         let answering = self.complete(request).map(|request| self.service.call(request));
         Box::pin(async move {
             let mut answer = match answering {
-                Ok(answering) => answering.await?,
-                Err(refusal) => return Ok(Converted(refusal)),
+                Some(answering) => answering.await?,
+                None => return Ok(Converted(refusal())),
             };
             let mut response = match exact(&mut answer) {
                 Some(response) => response,
@@ -306,8 +301,8 @@ where
         let answering = self.0.complete(request).map(|request| self.0.service.call(request));
         Box::pin(async move {
             match answering {
-                Ok(answering) => Ok(answering.await?.map(ResponseBody::streamed)),
-                Err(refusal) => Ok(refusal.map(Into::into)),
+                Some(answering) => Ok(answering.await?.map(ResponseBody::streamed)),
+                None => Ok(refusal().map(Into::into)),
             }
         })
     }

@@ -41,7 +41,7 @@ pub enum ProblemKind {
     /// - Idempotency isn't enforced, and the handler's writes are in doubt.
     /// - The front end can't deliver the response, and the operation isn't known to be recorded.
     OutcomeUnknown,
-    /// 409: the operation is done, but its response wasn't retained.
+    /// 409: the operation is done, but its response wasn't retained, or this front end can't deliver it.
     NotRetained,
     /// 409: a condition on the handler's writes failed, and nothing was written.
     Declined,
@@ -52,7 +52,7 @@ pub enum ProblemKind {
     /// 500: the API's own code misuses the layer, for example by wrapping one handler twice; the log has the
     /// details.
     Misconfigured,
-    /// 503: the store is unavailable.
+    /// 503: the store is unavailable, or no time is left.
     StoreUnavailable,
     /// 413: the body is over the limit.
     BodyTooLarge,
