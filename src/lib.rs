@@ -51,6 +51,7 @@
 //! | `events` | with `http` | `lambda_runtime`: a layer for typed events; workers for SQS, Kinesis, DynamoDB Streams |
 //! | `axum` | no | the whole path for an HTTP layer inside axum's `Router::nest` |
 //! | `sqs` | no | hides an SQS message that another delivery is processing, until that delivery's lease ends |
+//! | `axum` | no | the HTTP layer reads an axum body itself, so a body that breaks off causes no panic |
 //! | `jmespath` | no | JMESPath expressions beside JSON Pointers in [`KeyFields`] |
 //! | `macros` | no | the attribute `#[idempotent]`, the short form of [`Operation::run`] |
 //! | `client` | no | the module `client`: a `reqwest` client that sends the same key in every attempt |

@@ -216,6 +216,7 @@
 mod answer;
 mod body_key;
 mod caller;
+mod compared;
 mod config;
 mod credentials;
 mod front_end;

@@ -277,6 +277,8 @@ async fn content_type_decides_how_bodies_are_compared() {
         (Some("application/json; charset=utf-8"), false, 201),
         (Some("application/merge-patch+JSON"), false, 201),
         (Some("text/plain"), false, 422),
+        (Some("application/x-www-form-urlencoded"), false, 422),
+        (Some("multipart/form-data; boundary=b"), false, 422),
         (Some("application/octet-stream"), false, 422),
         (Some("application/json"), true, 422),
     ] {
