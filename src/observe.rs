@@ -189,13 +189,13 @@ pub(crate) fn broken_off() {
     );
 }
 
-/// A response that isn't recorded has a header that no event can carry.
+/// A response has a header that Lambda doesn't deliver.
 #[cfg(feature = "http")]
 pub(crate) fn header_dropped(name: &str) {
     tracing::error!(
         target: TARGET, event = "header_dropped", name,
-        "dropped a header of the response, because its value isn't UTF-8, so Lambda can't deliver it: encode the \
-         value, for example as `filename*` in Content-Disposition (RFC 8187)"
+        "dropped a header of the response, because Lambda can't deliver its value: keep to ASCII, for example with \
+         `filename*` in Content-Disposition (RFC 8187)"
     );
 }
 

@@ -162,8 +162,8 @@
 //! | none (a server outside Lambda) | no limit, and any header | no limit | |
 //!
 //! For functions that stream their responses, use [`HttpLayer::streaming`]: it buffers only as much as it can record.
-//! `lambda_runtime` drops a streamed response's header values beyond ASCII. [`HttpLayer::pass_through_when`] leaves a
-//! route unprotected.
+//! A streamed response's header values have to be ASCII: the others are dropped. [`HttpLayer::pass_through_when`] leaves
+//! a route unprotected.
 //!
 //! If the body of a response breaks off, that counts as a handler's error. A caller whose failure isn't recorded gets
 //! 500 without a body. For an axum body, switch the feature `axum` on: the layer then reads the body itself. Any other

@@ -269,6 +269,16 @@ async fn record_is_located_under_custom_http_settings() {
     assert_ne!(all(&located(&idempotency.http().describe(), &event)), made(&store));
 }
 
+/// In AWS's own samples, the host of a function URL is a placeholder.
+#[test]
+fn placeholder_hosts_are_refused_in_words() {
+    recording::begin();
+    let host = "x7k2m9q4w1p5r8t3.lambda-url.eu-central-1.on.aws";
+    let event = sample("payments/function-url.json").replace(host, "<url-id>.lambda-url.us-west-2.on.aws");
+    let refusal = refused(&Description::detect("shop", event.as_bytes()), &event);
+    assert!(refusal.contains("host, path and query") && refusal.contains("placeholder"), "{refusal}");
+}
+
 #[tokio::test]
 async fn uncompared_parts_of_requests_are_located() {
     let event = sample("payments/http-api.json");

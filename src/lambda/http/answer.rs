@@ -259,7 +259,7 @@ impl<R: IntoResponse + Send + 'static> Read<R> for HttpLayer {
     }
 
     fn delivery(context: Option<&RequestContext>) -> Option<Delivery> {
-        front_end::most_bytes(context).map(|most_bytes| Delivery { most_bytes })
+        front_end::most_bytes(context).map(|most_bytes| Delivery { most_bytes: Some(most_bytes) })
     }
 
     async fn pass(response: R) -> Answer {
@@ -314,14 +314,14 @@ pub(super) fn broken_off() -> Response<Body> {
 /// What the front end can deliver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery {
-    /// The limit for the response as JSON.
-    pub(super) most_bytes: usize,
+    /// The limit for the response as JSON; `None` if the function streams.
+    pub(super) most_bytes: Option<usize>,
 }
 
 impl Delivery {
     /// Why the front end can't deliver this response, if it can't.
     pub(super) fn refuses(self, response: &Response<Body>) -> Option<Undeliverable> {
-        if response::delivered_bytes(response) > self.most_bytes {
+        if self.most_bytes.is_some_and(|most| response::delivered_bytes(response) > most) {
             return Some(Undeliverable::TooLarge);
         }
         self.refuses_headers(response.headers())
@@ -354,7 +354,7 @@ where
     /// No limit is needed: Lambda streams up to 200 MB ("Lambda quotas", AWS Lambda developer guide), more than any
     /// store keeps.
     fn delivery(context: Option<&RequestContext>) -> Option<Delivery> {
-        context.map(|_| Delivery { most_bytes: usize::MAX })
+        context.map(|_| Delivery { most_bytes: None })
     }
 
     async fn pass(response: Response<B>) -> Answer {

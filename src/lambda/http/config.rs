@@ -181,7 +181,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         self.with_closure(|config| config.required = Some(Arc::new(is_required)))
     }
 
-    /// Protects these methods. Default: POST and PATCH. GET, HEAD, OPTIONS and TRACE are safe (RFC 9110,
+    /// Protects these methods. Default: POST and PATCH. A WebSocket API's messages count as POST. GET, HEAD, OPTIONS and TRACE are safe (RFC 9110,
     /// section 9.2.1) and always pass through.
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.with(|config| {

@@ -54,7 +54,7 @@ use crate::{
 /// - A response has a header whose value isn't UTF-8, so no event can carry it: `lambda_http` fails, and the process
 ///   ends. With this guard, the response is sent without that value, and the library logs the header's name. The layer
 ///   itself never records such a response as an outcome to replay: see
-///   [the module](super::http#large-responses-and-streams).
+///   [the module](super#large-responses-and-streams).
 /// - A response's body breaks off: `lambda_http` panics. With this guard, the caller gets 500 if the handler returns
 ///   an axum body and the feature `axum` is on, or if panics unwind.
 /// - This library's layer returns bytes without a content type, or text whose content type names another character set
@@ -203,7 +203,7 @@ where
                 Some(response) => response,
                 None => answer::converted(answer).await.unwrap_or_else(answer::broken_off),
             };
-            response::keep_text(response.headers_mut());
+            response::keep_delivered(response.headers_mut(), response::is_utf8);
             Ok(Converted(response))
         })
     }
@@ -301,7 +301,14 @@ where
         let answering = self.0.complete(request).map(|request| self.0.service.call(request));
         Box::pin(async move {
             match answering {
-                Some(answering) => Ok(answering.await?.map(ResponseBody::streamed)),
+                Some(answering) => {
+                    let mut response = answering.await?.map(ResponseBody::streamed);
+                    // `lambda_runtime` 1.5 would leave out the other values, and write an empty list in their place.
+                    response::keep_delivered(response.headers_mut(), |name, value| {
+                        *name == header::SET_COOKIE || value.to_str().is_ok()
+                    });
+                    Ok(response)
+                }
                 None => Ok(refusal().map(Into::into)),
             }
         })

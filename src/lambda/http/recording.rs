@@ -132,7 +132,7 @@ mod tests {
             let most = response::delivered_bytes(&response) - short_of;
             let answer = Ok::<_, std::convert::Infallible>(Answer::Whole(response));
             let layer = idempotency.http();
-            let (verdict, own) = layer.judged(answer, policy, Some(Delivery { most_bytes: most }));
+            let (verdict, own) = layer.judged(answer, policy, Some(Delivery { most_bytes: Some(most) }));
             let Ok(Answer::Whole(response)) = layer.answered(own, true) else {
                 panic!("the response was streamed")
             };

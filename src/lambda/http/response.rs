@@ -147,22 +147,27 @@ pub(super) fn delivered_bytes(response: &Response<Body>) -> usize {
 
 /// Whether an event can carry these headers: it's JSON, so their values have to be UTF-8.
 pub(super) fn is_text(headers: &HeaderMap) -> bool {
-    headers.values().all(|value| std::str::from_utf8(value.as_bytes()).is_ok())
+    headers.iter().all(|(name, value)| is_utf8(name, value))
 }
 
-/// Removes the values that no event can carry, and logs their headers' names.
-pub(super) fn keep_text(headers: &mut HeaderMap) {
-    if is_text(headers) {
+pub(super) fn is_utf8(_: &HeaderName, value: &HeaderValue) -> bool {
+    std::str::from_utf8(value.as_bytes()).is_ok()
+}
+
+/// Removes the values that Lambda wouldn't deliver, and logs their headers' names.
+pub(super) fn keep_delivered(headers: &mut HeaderMap, is_delivered: fn(&HeaderName, &HeaderValue) -> bool) {
+    if headers.iter().all(|(name, value)| is_delivered(name, value)) {
         return;
     }
-    for (name, value) in std::mem::take(headers).into_iter().scan(None, |last, (name, value)| {
+    let mut name = None;
+    for (first, value) in std::mem::take(headers) {
         // The iterator names only the first of several values of one header.
-        *last = name.or_else(|| last.take());
-        Some((last.clone()?, value))
-    }) {
-        match std::str::from_utf8(value.as_bytes()) {
-            Ok(_) => drop(headers.append(name, value)),
-            Err(_) => observe::header_dropped(name.as_str()),
+        name = first.or(name);
+        let Some(name) = &name else { continue };
+        if is_delivered(name, &value) {
+            headers.append(name, value);
+        } else {
+            observe::header_dropped(name.as_str());
         }
     }
 }

@@ -207,6 +207,18 @@ async fn undeliverable_headers_of_keyless_answers_are_dropped() {
     }
 }
 
+/// The runtime writes an empty list for a value beyond ASCII.
+#[tokio::test]
+async fn streamed_headers_beyond_ascii_are_dropped() {
+    let service = guarded_streaming(service_fn(|_: Request| async {
+        let response = Response::builder().header("x-name", "caf\u{e9}").header("x-told", "plain");
+        Ok::<_, Infallible>(response.body(axum::body::Body::from("done")).unwrap())
+    }));
+    let answer = service.oneshot(delivery(&event("function-url"))).await.unwrap();
+    let prelude = serde_json::to_value(&answer.metadata_prelude).unwrap();
+    assert_eq!(prelude["headers"], json!({"x-told": "plain"}));
+}
+
 /// A body that breaks off after its first part: a proxied response, for example.
 struct BreaksOff(bool);
 
