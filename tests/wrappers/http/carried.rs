@@ -191,6 +191,33 @@ async fn servers_without_events_deliver_any_header() {
     }
 }
 
+/// The record was made on a server without events. A front end that can't deliver it says so, and the record stays.
+#[tokio::test]
+async fn undeliverable_replays_are_refused_here() {
+    let runs = Runs::default();
+    let counted = runs.clone();
+    let service = idempotency().http().key_alone(true).layer(service_fn(move |_: Request| {
+        counted.0.fetch_add(1, Ordering::SeqCst);
+        let value = HeaderValue::from_bytes(b"caf\xe9").unwrap();
+        let response = Response::builder().header("x-told", value).body(Body::from("done")).unwrap();
+        async { Ok::<_, Infallible>(response) }
+    }));
+    let event = event("alb");
+    let request = || lambda_http::request::from_str(&event.to_string()).unwrap();
+    let without_event = || {
+        let mut request = request();
+        request.extensions_mut().clear();
+        request
+    };
+    assert!(!is_replay(&service.clone().oneshot(without_event()).await.unwrap()));
+    let refused = service.clone().oneshot(request()).await.unwrap();
+    let problem: Value = serde_json::from_slice(refused.body()).unwrap();
+    assert_eq!(code(&refused), "not-retained");
+    assert_eq!(problem["title"], "The operation is done, but its response can't be sent here");
+    assert!(is_replay(&service.oneshot(without_event()).await.unwrap()));
+    assert_eq!(runs.count(), 1);
+}
+
 /// The guard drops the header of a response that isn't recorded, such as the answer to a request without a key.
 #[tokio::test]
 async fn undeliverable_headers_of_keyless_answers_are_dropped() {

@@ -345,3 +345,20 @@ async fn bodies_over_outer_limits_get_413() {
         assert_eq!((answer.status().as_u16(), answer.headers().contains_key("retry-after")), (status, false));
     }
 }
+
+#[tokio::test]
+async fn late_requests_hear_of_missing_time() {
+    use lambda_http::RequestExt as _;
+
+    let runs = Runs::default();
+    let mut context = lambda_http::Context::default();
+    context.deadline = 1_700_000_000_000;
+    let request = post(Some("k"), "{}").with_lambda_context(context);
+    let answer = idempotency().http().layer(handler(&runs)).oneshot(request).await.unwrap();
+    let problem: Value = serde_json::from_slice(answer.body()).unwrap();
+    assert_eq!(
+        (answer.status().as_u16(), &problem["title"]),
+        (503, &json!("No time is left to run the operation"))
+    );
+    assert_eq!((&problem["retryable"], runs.count()), (&json!(true), 0));
+}
