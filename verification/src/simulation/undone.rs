@@ -46,7 +46,7 @@ pub enum Undone {
 
 impl Undone {
     /// All variants, by name.
-    pub const ALL: [(Self, &str); 11] = [
+    pub const ALL: [(Self, &str); 12] = [
         (Self::Nothing, "nothing"),
         (Self::Retries, "settlements_are_not_retried"),
         (Self::AnswerReserve, "calls_end_at_the_deadline"),
