@@ -46,8 +46,7 @@ impl FaultyClock {
     pub fn new(world: &Arc<World>) -> Self {
         let config = &world.config;
         let furthest = if config.has(Circumstance::SkewBeyond) { BEYOND } else { SKEW_MARGIN / 2 };
-        let clock =
-            Self { world: Arc::clone(world), hands: Arc::default(), furthest, origin: Instant::now() };
+        let clock = Self::of(world, furthest);
         if config.has(Circumstance::SkewBeyond) || config.has(Circumstance::Skew) {
             clock.hands().offset = clock.any_offset();
         }
@@ -56,7 +55,12 @@ impl FaultyClock {
 
     /// A correct clock.
     pub fn right(world: &Arc<World>) -> Self {
-        Self { world: Arc::clone(world), hands: Arc::default(), furthest: 0, origin: Instant::now() }
+        Self::of(world, 0)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "an `Instant` has no value to begin at but now")]
+    fn of(world: &Arc<World>, furthest: i64) -> Self {
+        Self { world: Arc::clone(world), hands: Arc::default(), furthest, origin: Instant::now() }
     }
 
     /// Sometimes sets the clock back, in the middle of a delivery.
