@@ -240,7 +240,7 @@ pub fn owner(delivery: u8, request: u8) -> Owner {
 }
 
 /// The owner that an operator draws. No delivery draws this owner, and each of an operator's writes has a
-/// different owner. The response that an operator stores is the response of [`NOBODY`](crate::model::NOBODY).
+/// different owner. The response that an operator stores is the response of [`NOBODY`].
 pub fn operator(operations_left: u8) -> Owner {
     let mut bytes = [0; 16];
     bytes[2] = operations_left;
