@@ -218,7 +218,7 @@ fn every_entry_point_is_tested() {
 
 #[test]
 fn listed_items_are_reached_and_tests_exist() {
-    let figures = campaign(0, 20_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
+    let figures = campaign(0, 100_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
     let missing: Vec<_> = figures.reached.missing().collect();
     assert!(missing.is_empty(), "the simulation never reached {missing:?}");
     for (name, by) in SETTINGS.iter().chain(KINDS).chain(WAYS_IN).chain(OTHERWISE) {

@@ -40,7 +40,8 @@ async fn wrong_endpoint_is_reported() {
     all_are_bad(&environment, &options, &[&endpoint, "check the Region, the endpoint", "Connection refused"])
         .await;
     let options = ["--table", TABLE, "--endpoint-url", "nonsense"];
-    all_are_bad(&environment, &options, &["check the AWS credentials and the endpoint"]).await;
+    all_are_bad(&environment, &options, &["endpoint URL isn't the URL of an endpoint", "http://HOST:PORT"])
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

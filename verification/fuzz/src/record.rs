@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use arbitrary::{Arbitrary as _, Result, Unstructured};
 use aws_sdk_dynamodb::{
     Client, Config,
-    config::BehaviorVersion,
+    config::{BehaviorVersion, Region},
     primitives::Blob,
     types::AttributeValue::{self, B, Bool, L, N, S},
 };
@@ -158,7 +158,10 @@ fn json_of(value: &AttributeValue) -> Value {
 
 /// Creates a store that decodes items and never sends a request.
 fn store() -> DynamoDbStore {
-    let config = Config::builder().behavior_version(BehaviorVersion::latest()).build();
+    let config = Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("eu-central-1"))
+        .build();
     DynamoDbStore::new(Client::from_conf(config), "fuzz").expect("valid settings")
 }
 

@@ -291,17 +291,18 @@ pub(super) const ALL: &[Scenario] = &[
         baseline: Baseline::Own,
         ..FENCED
     },
+    // The refusal has no item, as from a server that never sends one, so the store reads the record.
     Scenario {
         name: "the record is gone at the completion",
         rival: Some((Complete, Rival::Gone)),
-        requests: &[Claim, Complete, Claim, Complete],
+        requests: &[Claim, Complete, Look, Claim, Complete],
         baseline: Baseline::Own,
         ..FENCED
     },
     Scenario {
         name: "the record is gone at the completion, with the response in a chunk",
         rival: Some((Complete, Rival::Gone)),
-        requests: &[Claim, PartWritten, Complete, Claim, Complete],
+        requests: &[Claim, PartWritten, Complete, Look, Claim, Complete],
         ..LARGE
     },
     Scenario {
@@ -313,7 +314,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "a permanent failure, and the record is gone",
         rival: Some((Fail, Rival::Gone)),
-        requests: &[Claim, Fail, Claim, Fail],
+        requests: &[Claim, Fail, Look, Claim, Fail],
         ..FAILING_FOR_GOOD
     },
     Scenario { name: "a release, fenced by a successor", rival: Some((Release, Rival::AtWork)), ..FAILING },
@@ -334,7 +335,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "the record is gone at the reclaim",
         rival: Some((Reclaim, Rival::Gone)),
-        requests: &[Claim, Reclaim, Claim, Complete],
+        requests: &[Claim, Reclaim, Look, Claim, Complete],
         ..RECLAIM
     },
     Scenario {
@@ -347,7 +348,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "the record is gone at the takeover",
         rival: Some((TakeOver, Rival::Gone)),
-        requests: &[Claim, TakeOver, Claim, Complete],
+        requests: &[Claim, TakeOver, Look, Claim, Complete],
         ..TAKEOVER
     },
     // The fault in `lead` makes the library read the record.
