@@ -23,7 +23,7 @@ use super::{
     case::Case,
     proxy::{Exchange, lock},
     scenario::{Handler, Scenario, Size},
-    stage::{Between, FUNCTION, NO_TIME, Snapshot, Stage, Subject},
+    stage::{FUNCTION, NO_TIME, Snapshot, Stage, Subject},
     watched::{Call, Interlude, Watched},
 };
 use crate::site::Ahead;
@@ -96,9 +96,6 @@ pub(super) struct Facts {
     pub(super) calls: Vec<Call>,
     /// The requests of the first delivery.
     pub(super) exchanges: Vec<Exchange>,
-    /// Whether the server is DynamoDB, which sends no item with the refusal of a write whose record is gone. The store
-    /// then reads the record.
-    pub(super) is_dynamodb: bool,
 }
 
 /// The state that the parts of a run share.
@@ -156,7 +153,6 @@ pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Res
         effects: lock(&run.effects).clone(),
         calls,
         exchanges: between.notes().exchanges(),
-        is_dynamodb: matches!(between, Between::Http(_)),
     })
 }
 
