@@ -146,11 +146,14 @@ impl Judge<'_> {
         }
     }
 
+    /// Whether an answer showed the library its claim before it gave up. A release that gives a claim in doubt back comes
+    /// after that. If it's refused and the claim arrives before the record is read, the refusal shows the claim.
     fn learned_of_its_claim(&self) -> bool {
         let owners = self.facts.deliveries.first().map(|first| first.owners.as_slice()).unwrap_or_default();
         self.facts.was_told(|meaning, told| {
             let is_mine = |record: Brief| record.status == Status::Started && owners.contains(&record.owner);
-            *told == Told::Applied && meaning.claims() || told.record().is_some_and(is_mine)
+            let shows = meaning != Meaning::Release && told.record().is_some_and(is_mine);
+            *told == Told::Applied && meaning.claims() || shows
         })
     }
 

@@ -256,8 +256,11 @@ fn recognised_claim_requires_a_handler_run() {
     kept.calls.truncate(2);
     assert!(found(&kept, rules[1]));
 
-    let found = Brief { owner: MINE, generation: NOW, status: Status::Started };
-    facts.calls[1].told = Told::Found(Some(found));
+    let claim = Brief { owner: MINE, generation: NOW, status: Status::Started };
+    let mut late = facts.clone();
+    late.calls[2].told = Told::Refused(Some(claim));
+    assert!(!found(&late, rules[0]), "the claim arrived after the release was refused");
+    facts.calls[1].told = Told::Found(Some(claim));
     let violations = judge(&facts).violations;
     assert!(
         violations.iter().any(|found| found.starts_with("the library didn't recognise its own claim")),
