@@ -3,13 +3,14 @@
 use std::{
     sync::{atomic::AtomicU64, mpsc},
     thread,
+    time::Instant,
 };
 
 use lambda_idempotency::{
     Begun, Fingerprint, current,
     lambda::batch::KinesisRecord,
     store::{BoxFuture, Status},
-    time::Timestamp,
+    time::{Timestamp, system_clock},
 };
 
 use super::{
@@ -142,21 +143,31 @@ async fn extensions_cost_one_request_per_five_seconds() {
 
 /// A clock that only the test moves forward.
 #[derive(Clone, Debug)]
-pub(super) struct Moved(Arc<AtomicU64>);
+pub(super) struct Moved {
+    millis: Arc<AtomicU64>,
+    began: Instant,
+}
+
+const BEGAN: u64 = 1_795_000_000_000;
 
 impl Moved {
     pub(super) fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(1_795_000_000_000)))
+        Self { millis: Arc::new(AtomicU64::new(BEGAN)), began: system_clock().monotonic() }
     }
 
     fn forward(&self, time: Duration) {
-        self.0.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
+        self.millis.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
     }
 }
 
 impl Clock for Moved {
     fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.0.load(Ordering::SeqCst))
+        Timestamp::from_millis(self.millis.load(Ordering::SeqCst))
+    }
+
+    // The operating system's clock would add the time that the test takes.
+    fn monotonic(&self) -> Instant {
+        self.began + Duration::from_millis(self.millis.load(Ordering::SeqCst) - BEGAN)
     }
 
     fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
