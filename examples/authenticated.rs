@@ -14,7 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
-use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
+use lambda_idempotency::{Idempotency, lambda::http, store::memory::MemoryStore};
 
 /// The caller of a request. Only [`authenticate`] sets it.
 #[derive(Clone)]
@@ -53,5 +53,5 @@ async fn main() -> Result<(), lambda_http::Error> {
     // In a Lambda function, use `Idempotency::from_env().await?`.
     let idempotency = Idempotency::builder(MemoryStore::new()).function("payments").build()?;
     let tokens = HashMap::from([("a token".to_owned(), Account { id: "account 17".into() })]);
-    lambda_http::run(app(&idempotency, Arc::new(tokens))).await
+    http::run(app(&idempotency, Arc::new(tokens))).await
 }

@@ -5,10 +5,11 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
+    lambda::run,
     store::postgres::PostgresStore,
     time::{Clock as _, Timestamp, system_clock},
 };
-use lambda_runtime::{Error, LambdaEvent, run, service_fn};
+use lambda_runtime::{Error, LambdaEvent, service_fn};
 use serde_json::{Value, json};
 
 const BATCH: u32 = 1000;

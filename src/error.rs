@@ -185,6 +185,11 @@ impl Error {
         self.kind
     }
 
+    /// The error's type, as Lambda reports it. It's stable across versions.
+    pub(crate) fn error_type(&self) -> String {
+        format!("Idempotency.{}", self.kind.as_str())
+    }
+
     /// Whether the same call may succeed later, unchanged, without the risk of a second run.
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::InProgress | ErrorKind::Fenced | ErrorKind::Unavailable)
@@ -198,7 +203,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        own::note(self);
+        own::note_error(self);
         f.write_str(&self.message)
     }
 }
@@ -231,18 +236,28 @@ impl StdError for Error {
 /// Finds this library's errors in a handler's error, whatever its type is.
 ///
 /// A handler's error often wraps a step's error in a type that the library can't name, such as `RunError<E>` or
-/// `anyhow::Error`. But when such an error writes its text, it calls [`Error`]'s `Display`. A text that a handler made of
-/// an error earlier doesn't.
+/// `anyhow::Error`. But when such an error writes its text, it calls the `Display` of [`Error`] or [`RunError`]. A text
+/// that a handler made of an error earlier doesn't.
 pub(crate) mod own {
     use std::{
-        cell::Cell,
+        any::Any,
+        cell::RefCell,
         error::Error as StdError,
         fmt::{self, Write as _},
     };
 
+    /// The errors of this library that a handler's error has shown.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Shown {
+        /// The type of the first one, as Lambda reports it: the library's own, or that of a recorded failure.
+        pub(crate) error_type: Option<String>,
+        /// Whether one of them is a step's refusal, and the step may succeed later.
+        pub(crate) is_refused_step: bool,
+    }
+
     thread_local! {
-        /// Whether a step's refusal was shown; `None` if nothing looks for one.
-        static SHOWN: Cell<Option<bool>> = const { Cell::new(None) };
+        /// `None` if nothing looks for errors.
+        static SHOWN: RefCell<Option<Shown>> = const { RefCell::new(None) };
     }
 
     /// Discards the text.
@@ -255,35 +270,63 @@ pub(crate) mod own {
     }
 
     /// Ends the search, even if an error's `Display` panics.
-    struct Search(Option<bool>);
+    struct Search(Option<Shown>);
 
     impl Drop for Search {
         fn drop(&mut self) {
-            SHOWN.set(self.0);
+            SHOWN.set(self.0.take());
         }
     }
 
-    pub(super) fn note(error: &super::Error) {
-        if error.is_refused_step && SHOWN.get().is_some() {
-            SHOWN.set(Some(true));
-        }
+    fn note(error_type: impl FnOnce() -> String, is_refused_step: bool) {
+        SHOWN.with_borrow_mut(|shown| {
+            if let Some(shown) = shown {
+                shown.error_type.get_or_insert_with(error_type);
+                shown.is_refused_step |= is_refused_step;
+            }
+        });
     }
 
-    /// Returns the result of `show`, and whether it showed a step's refusal.
-    pub(crate) fn refusal_shown_by<T>(show: impl FnOnce() -> T) -> (T, bool) {
-        let _search = Search(SHOWN.replace(Some(false)));
+    pub(super) fn note_error(error: &super::Error) {
+        note(|| error.error_type(), error.is_refused_step);
+    }
+
+    pub(super) fn note_recorded(failure: &super::RecordedFailure) {
+        note(|| failure.error_type.clone(), false);
+    }
+
+    /// Returns the result of `show`, and the errors that it showed.
+    pub(crate) fn shown_while<T>(show: impl FnOnce() -> T) -> (T, Shown) {
+        let search = Search(SHOWN.replace(Some(Shown::default())));
         let result = show();
-        (result, SHOWN.get() == Some(true))
+        let shown = SHOWN.take().unwrap_or_default();
+        drop(search);
+        (result, shown)
     }
 
-    /// Whether an error's text shows a step's refusal. The alternate form is the one in which `anyhow` shows all causes.
-    pub(crate) fn is_shown_by(error: &impl fmt::Display) -> bool {
-        refusal_shown_by(|| write!(Nowhere, "{error:#}")).1
+    /// Returns the errors that an error's text shows. The alternate form is the one in which `anyhow` shows all causes.
+    pub(crate) fn shown_by(error: &impl fmt::Display) -> Shown {
+        shown_while(|| write!(Nowhere, "{error:#}")).1
     }
 
-    /// Whether `error` is a step's refusal, or has one as a [`source`](StdError::source).
-    pub(crate) fn is_in(error: &(dyn StdError + 'static)) -> bool {
-        std::iter::successors(Some(error), |&error| error.source()).any(|error| is_shown_by(&error))
+    /// Returns the errors that `error` and its [`source`](StdError::source)s show, the outermost first.
+    pub(crate) fn shown_in(error: &(dyn StdError + 'static)) -> Shown {
+        shown_while(|| {
+            for error in std::iter::successors(Some(error), |&error| error.source()) {
+                let _ = write!(Nowhere, "{error:#}");
+            }
+        })
+        .1
+    }
+
+    /// Returns the errors in an error whose type may be unknown. A known type has sources. An unknown
+    /// type, such as `anyhow::Error`, may list its causes in its `Debug`, and writes them by their `Display`.
+    #[cfg(feature = "events")]
+    pub(crate) fn shown_in_any<E: Any + fmt::Debug>(error: &E) -> Shown {
+        match crate::failure::of_known_type(error) {
+            Some(error) => shown_in(error),
+            None => shown_while(|| write!(Nowhere, "{error:?}")).1,
+        }
     }
 }
 
@@ -378,14 +421,17 @@ impl<E: fmt::Display> fmt::Display for RunError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Handler(error) => error.fmt(f),
-            Self::Recorded(failure) => f.write_str(&failure.error_message),
+            Self::Recorded(failure) => {
+                own::note_recorded(failure);
+                f.write_str(&failure.error_message)
+            }
             Self::Idempotency(error) => error.fmt(f),
         }
     }
 }
 
-/// Handlers that return `lambda_runtime::Error` can use `?` on a `RunError<lambda_runtime::Error>`. The bound on `E` is
-/// `Display`, because `lambda_runtime::Error` is a boxed error, which doesn't implement `std::error::Error`.
+/// Handlers that return `lambda_runtime::Error` can use `?` on a `RunError<lambda_runtime::Error>`. Start the function with
+/// `lambda::run`, which finds the error's type in the box. The bound on `E` is `Display`, because `lambda_runtime::Error` is a boxed error, which doesn't implement `std::error::Error`.
 impl<E: fmt::Debug + fmt::Display + 'static> StdError for RunError<E> {
     /// The cause of this library's error, or of a handler's boxed error. `None` for a handler's error of another type:
     /// match [`RunError::Handler`] to get its cause.

@@ -2,6 +2,7 @@
 
 use std::{
     any::{Any, type_name},
+    borrow::Cow,
     error::Error as StdError,
     fmt,
 };
@@ -42,9 +43,9 @@ enum How {
     Other(Caused),
 }
 
-/// An error, and its type's name.
+/// An error, and its type as Lambda reports it.
 struct Caused {
-    error_type: &'static str,
+    error_type: Cow<'static, str>,
     error: Box<dyn StdError + Send + Sync>,
 }
 
@@ -77,11 +78,11 @@ impl Failure {
         }
     }
 
-    /// The error's type, as Lambda reports it.
+    /// The error's type, as Lambda reports it: this library's, if its error is a cause; otherwise the Rust type's name.
     pub(crate) fn error_type(&self) -> &str {
         match &self.0 {
             How::Permanent(failure) => &failure.error_type,
-            How::Transient(caused) | How::Other(caused) => caused.error_type,
+            How::Transient(caused) | How::Other(caused) => &caused.error_type,
         }
     }
 
@@ -99,7 +100,9 @@ impl Failure {
 
 impl Caused {
     fn new<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
-        Self { error_type: type_name::<E>(), error: error.into() }
+        let error = error.into();
+        let own = own::shown_in(&*error).error_type;
+        Self { error_type: own.map_or(Cow::Borrowed(type_name::<E>()), Cow::Owned), error }
     }
 }
 
@@ -158,7 +161,7 @@ impl ErrorPolicy {
 
     /// The policy for an error of any type. A step's refusal counts as the error's cause if the error's text shows it.
     pub(crate) fn on_shown<E: Any + fmt::Display>(self, error: &E) -> OnError {
-        self.decide(error, || own::is_shown_by(error))
+        self.decide(error, || own::shown_by(error).is_refused_step)
     }
 
     fn decide<E: Any>(self, error: &E, shows_refusal: impl FnOnce() -> bool) -> OnError {
@@ -181,16 +184,21 @@ impl ErrorPolicy {
 }
 
 /// Whether an error of a known type is a step's refusal, or has one as a source.
-fn is_refusal(error: &dyn Any) -> bool {
+fn is_refusal<E: Any>(error: &E) -> bool {
+    of_known_type(error).is_some_and(|error| own::shown_in(error).is_refused_step)
+}
+
+/// Returns the error with its sources, if the library knows its type. The HTTP layer knows nothing of its handler's
+/// error but the type.
+pub(crate) fn of_known_type(error: &dyn Any) -> Option<&(dyn StdError + 'static)> {
     fn of<E: StdError + 'static>(error: &dyn Any) -> Option<&(dyn StdError + 'static)> {
         error.downcast_ref::<E>().map(|error| error as _)
     }
     let boxed = || error.downcast_ref::<Box<dyn StdError + Send + Sync>>().map(|error| &**error as _);
     let failure = || error.downcast_ref::<Failure>().and_then(Failure::cause);
     let local = || error.downcast_ref::<Box<dyn StdError>>().map(|error| &**error as _);
-    // The HTTP layer knows nothing of its handler's error but the type.
     let own = || of::<Error>(error).or_else(|| of::<RunError<Box<dyn StdError + Send + Sync>>>(error));
-    boxed().or_else(failure).or_else(local).or_else(own).is_some_and(own::is_in)
+    boxed().or_else(failure).or_else(local).or_else(own)
 }
 
 #[cfg(test)]

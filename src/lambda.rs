@@ -13,21 +13,28 @@
 //! claim. A [`lease_extension`](crate::settings::Settings::lease_extension) shortens the wait in both cases. Batches of
 //! streams have [short leases](batch#a-crash) by default.
 //!
+//! # Run a function
+//!
+//! [`run`] starts a function, and [`http::run`] one behind an HTTP API. Both report this library's errors to Lambda with
+//! their types, such as `Idempotency.InProgress`, also if the handler passes a step's error on with `?`.
+//!
 //! # Lambda Managed Instances
 //!
 //! On Managed Instances, Lambda sends several invocations at once to one process. Start the service with
-//! `run_concurrent` of `lambda_runtime` or `lambda_http`, and enable that crate's feature `concurrency-tokio`.
+//! `run_concurrent` of `lambda_runtime` or `lambda_http`, and enable that crate's feature `concurrency-tokio`. Put
+//! [`typed`] outermost, so that errors keep their types as under [`run`].
 //! Every wrapper is `Clone + Send + 'static`, as `run_concurrent` requires. In an on-demand function,
 //! `run_concurrent` does the same as `run`. With `run`, the process takes one invocation at a time, whatever
 //! `AWS_LAMBDA_MAX_CONCURRENCY` is.
 //!
 //! ```no_run
-//! # use lambda_idempotency::{Idempotency, Key};
+//! # use lambda_idempotency::{Idempotency, Key, lambda};
 //! # use lambda_runtime::{Error, LambdaEvent, service_fn, tower::ServiceBuilder};
 //! # async fn refund(event: LambdaEvent<String>) -> Result<String, Error> { Ok(event.payload) }
 //! # async fn main_of(idempotency: Idempotency) -> Result<(), Error> {
 //! let layer = idempotency.events(|refund_id: &String| Key::new(refund_id));
-//! lambda_runtime::run_concurrent(ServiceBuilder::new().layer(layer).service(service_fn(refund))).await
+//! let service = ServiceBuilder::new().map_err(lambda::typed).layer(layer).service(service_fn(refund));
+//! lambda_runtime::run_concurrent(service).await
 //! # }
 //! ```
 //!
@@ -46,9 +53,10 @@ pub mod http;
 mod identity;
 pub mod keys;
 mod locate;
+mod run;
 mod source;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use lambda_runtime::{Context, Diagnostic};
 use serde_json::value::RawValue;
@@ -67,6 +75,8 @@ pub use describe::{Description, Located};
 use event::{EventLayer, IntoKey, KeyFrom};
 #[cfg(feature = "http")]
 use http::HttpLayer;
+pub(crate) use run::diagnosed;
+pub use run::{run, typed};
 
 impl Idempotency {
     /// Returns a clone of this `Idempotency` for the invocation that `context` describes. Use it in handlers that call
@@ -92,7 +102,8 @@ impl Idempotency {
     /// same payload. In the events of AWS's sources, the payload is [the part that a retry
     /// repeats](crate::lambda::event#whats-compared). In all other events, the payload is the whole event as sent,
     /// including unknown fields and exact numbers. The layered service takes raw JSON and returns raw
-    /// JSON, so a replay is the recorded response byte for byte.
+    /// JSON, so a replay is the recorded response byte for byte. [`EventLayer`]'s page shows a function that returns the
+    /// service.
     pub fn events<T, K: IntoKey>(&self, key: impl Fn(&T) -> K + Send + Sync + 'static) -> EventLayer<T> {
         EventLayer::new(self, Arc::new(move |event, _, _| key(event).into_key()))
     }
@@ -173,23 +184,23 @@ impl From<Error> for Diagnostic {
     /// The error type is `Idempotency.`, followed by the [`ErrorKind`](crate::ErrorKind)'s name. It's stable, so that
     /// Step Functions and callers can match on it.
     fn from(error: Error) -> Self {
-        Self {
-            error_type: format!("Idempotency.{}", error.kind().as_str()),
-            error_message: error.to_string(),
-        }
+        Self { error_type: error.error_type(), error_message: error.to_string() }
     }
 }
 
 impl From<Failure> for Diagnostic {
+    /// The error type is the permanent failure's own. For another error it's the type that [`run`] reports, or the Rust
+    /// type's name.
     fn from(failure: Failure) -> Self {
         Self { error_type: failure.error_type().to_owned(), error_message: failure.to_string() }
     }
 }
 
-impl<E: Into<Diagnostic>> From<RunError<E>> for Diagnostic {
+impl<E: Into<Diagnostic> + fmt::Debug + 'static> From<RunError<E>> for Diagnostic {
+    /// Keeps the type of an error that a step in the handler returned, as [`run`] does.
     fn from(error: RunError<E>) -> Self {
         match error {
-            RunError::Handler(error) => error.into(),
+            RunError::Handler(error) => diagnosed(error).0,
             RunError::Recorded(failure) => {
                 Self { error_type: failure.error_type, error_message: failure.error_message }
             }

@@ -50,7 +50,7 @@
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
 //! | `events` | with `http` | `lambda_runtime`: a layer for typed events; workers for SQS, Kinesis, DynamoDB Streams |
 //! | `axum` | no | the whole path for an HTTP layer inside axum's `Router::nest` |
-//! | `sqs` | no | hides an SQS message that another delivery is processing, until that delivery's lease ends |
+//! | `sqs-visibility` | no | hides an SQS message that another delivery is processing, until that delivery's lease ends |
 //! | `axum` | no | the HTTP layer reads an axum body itself, so a body that breaks off causes no panic |
 //! | `jmespath` | no | JMESPath expressions beside JSON Pointers in [`KeyFields`] |
 //! | `macros` | no | the attribute `#[idempotent]`, the short form of [`Operation::run`] |

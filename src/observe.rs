@@ -238,7 +238,7 @@ pub(crate) fn all_failed(source: &'static str, records: usize) {
 
 /// The library couldn't extend the visibility timeout of messages that other deliveries are processing. `code` is the
 /// service's error code.
-#[cfg(feature = "sqs")]
+#[cfg(feature = "sqs-visibility")]
 pub(crate) fn not_hidden(messages: usize, code: Option<&str>) {
     tracing::warn!(
         target: TARGET, event = "not_hidden", messages, code,

@@ -1,12 +1,16 @@
-//! Short leases on Lambda Managed Instances, where one process runs several invocations at once and isn't killed at
-//! their deadlines. The tests start this program again as the function, and send it events through their own Runtime
-//! API.
+//! Functions under `lambda_runtime`'s real loop. The tests start this program again as the function, and send it events
+//! through their own Runtime API.
+//!
+//! They check short leases on Lambda Managed Instances, where one process runs several invocations at once and isn't
+//! killed at their deadlines, and the types of the errors that Lambda reports.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 use std::{
     collections::HashMap,
     env,
+    error::Error as StdError,
+    fmt,
     net::SocketAddr,
     process::{Child, Command, Stdio},
     sync::{
@@ -18,11 +22,13 @@ use std::{
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use lambda_idempotency::{
-    Idempotency, Key, StoredKey, current,
+    Failure, Idempotency, Key, RunError, StoredKey, current,
+    lambda::{self, typed},
+    store::memory::MemoryStore,
     store::{Owner, Record, Store, dynamodb::DynamoDbStore},
     time::{Clock, Timestamp, system_clock},
 };
-use lambda_runtime::LambdaEvent;
+use lambda_runtime::{Diagnostic, LambdaEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
@@ -33,7 +39,7 @@ use tokio::{
         watch,
     },
 };
-use tower::{Layer, service_fn};
+use tower::{Layer, ServiceExt as _, service_fn};
 
 use testkit::emulator::{Emulator, client, fresh_table};
 use testkit::http_server::{Received, Reply, Server};
@@ -41,6 +47,8 @@ use testkit::http_server::{Received, Reply, Server};
 /// The environment variables that make this program run as the function: its table, and its store's URL.
 const TABLE: &str = "MANAGED_INSTANCES_TABLE";
 const STORE: &str = "MANAGED_INSTANCES_STORE";
+/// The environment variable that makes this program run as a function with a step: how its error leaves it.
+const ERROR: &str = "MANAGED_INSTANCES_ERROR";
 
 /// The library extends the lease when a third of it has passed. If no extension succeeds, the library cuts the handler
 /// off [`GRACE`] before the lease expires. Another delivery can take over [`MARGIN`] after the lease expires. All of
@@ -81,6 +89,72 @@ async fn function() {
         service_fn(move |event: LambdaEvent<Work>| work(client.clone(), table.clone(), event.payload));
     let service = idempotency.events(|work: &Work| Key::new(&work.id)).layer(handler);
     lambda_runtime::run_concurrent(service).await.unwrap();
+}
+
+/// Runs a step once for each id, and its `millis` are the payload. With 0 milliseconds, the step fails permanently.
+async fn step(idempotency: &Idempotency, work: &Work) -> Result<String, RunError<Failure>> {
+    let charge = async || match work.millis {
+        0 => Err(Failure::permanent("CardDeclined", "the bank said no")),
+        _ => Ok("charged".to_owned()),
+    };
+    idempotency.operation("charge")?.run(Key::new(&work.id)?, &work.millis, charge).await
+}
+
+/// A user's error that has the step's error as its source, and doesn't show it in its text.
+#[derive(Debug)]
+struct NoTrip(Box<dyn StdError + Send + Sync>);
+
+impl fmt::Display for NoTrip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no trip")
+    }
+}
+
+impl StdError for NoTrip {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+impl From<NoTrip> for Diagnostic {
+    fn from(error: NoTrip) -> Self {
+        Self { error_type: "NoTrip".to_owned(), error_message: error.to_string() }
+    }
+}
+
+/// Runs the function with a step if [`ERROR`] is set.
+#[tokio::test]
+async fn function_with_step() {
+    let Ok(error) = env::var(ERROR) else { return };
+    let idempotency = Idempotency::builder(MemoryStore::new()).function("work").build().unwrap();
+    let own = idempotency.clone();
+    let step = move |event: LambdaEvent<Work>| {
+        let idempotency = own.clone();
+        async move { step(&idempotency, &event.payload).await }
+    };
+    type Boxed = lambda_runtime::Error;
+    let boxed = || service_fn(step.clone()).map_err(Boxed::from);
+    let context = |error: Boxed| anyhow::Error::from_boxed(error).context("booking the hotel");
+    let ended = match error.as_str() {
+        "boxed" => lambda::run(boxed()).await,
+        "in a context" => lambda::run(boxed().map_err(|error| Boxed::from(NoTrip(error)))).await,
+        "anyhow" => lambda::run(boxed().map_err(context)).await,
+        "boxed anyhow" => lambda::run(boxed().map_err(context).map_err(Boxed::from)).await,
+        "RunError" => lambda::run(service_fn(step)).await,
+        "RunError of anyhow" => lambda::run(boxed().map_err(context).map_err(RunError::Handler)).await,
+        "Failure" => lambda::run(boxed().map_err(Failure::from)).await,
+        "by typed" => lambda_runtime::run(boxed().map_err(typed)).await,
+        "in a layer" => {
+            let layer = idempotency.events(|work: &Work| Key::new(format!("{} {}", work.id, work.millis)));
+            lambda_runtime::run(layer.layer(boxed())).await
+        }
+        "chosen" => lambda::run(boxed().map_err(NoTrip)).await,
+        "text" => lambda::run(boxed().map_err(|error| error.to_string())).await,
+        "other" => lambda::run(boxed().map_err(|_| Boxed::from(std::io::Error::other("down")))).await,
+        "lambda_runtime's run" => lambda_runtime::run(boxed()).await,
+        other => panic!("unknown: {other}"),
+    };
+    ended.unwrap();
 }
 
 /// The answer to an invocation: the response, or the error's type.
@@ -128,6 +202,12 @@ struct Function {
 
 impl Function {
     async fn start(store: &str, table: &str) -> Self {
+        Self::start_as("function", &[(TABLE, table), (STORE, store), ("AWS_LAMBDA_MAX_CONCURRENCY", "4")], 4)
+            .await
+    }
+
+    /// Starts the function that this test of the program runs, and waits until it has polled this often.
+    async fn start_as(test: &str, variables: &[(&str, &str)], least_polls: usize) -> Self {
         let (invocations, queue) = mpsc::unbounded_channel::<String>();
         let (queue, unanswered) = (Arc::new(AsyncMutex::new(queue)), Arc::<Unanswered>::default());
         let (answers, polls) = (unanswered.clone(), Arc::new(AtomicUsize::new(0)));
@@ -162,11 +242,9 @@ impl Function {
         .await;
         let address = server.url("").replace("http://", "");
         let mut process = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "function", "--nocapture"])
-            .env(TABLE, table)
-            .env(STORE, store)
+            .args(["--exact", test, "--nocapture"])
+            .envs(variables.iter().copied())
             .env("AWS_LAMBDA_RUNTIME_API", address)
-            .env("AWS_LAMBDA_MAX_CONCURRENCY", "4")
             .env("AWS_LAMBDA_INITIALIZATION_TYPE", "lambda-managed-instances")
             .env("AWS_LAMBDA_FUNCTION_NAME", "work")
             .env("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST")
@@ -174,7 +252,7 @@ impl Function {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        while polls.load(Ordering::SeqCst) < 4 {
+        while polls.load(Ordering::SeqCst) < least_polls {
             assert_eq!(process.try_wait().unwrap(), None, "the function's process ended before it polled");
             sleep(20).await;
         }
@@ -380,4 +458,41 @@ async fn late_answers_are_rejected_and_work_continues() {
     assert!(function.unanswered.is_empty());
     assert_eq!(bench.effects("g").await, 1);
     assert_eq!(function.deliver("h", 100).await.unwrap(), Ok("done h".to_owned()));
+}
+
+/// Returns the types that Lambda reports for two errors of a step: a mismatch, and a recorded failure.
+async fn reported(error: &str) -> [String; 2] {
+    let function = Function::start_as("function_with_step", &[(ERROR, error)], 1).await;
+    assert_eq!(function.deliver("a", 1).await.unwrap(), Ok("charged".to_owned()), "{error}");
+    let refused = function.deliver("a", 2).await.unwrap().expect_err("a mismatch");
+    [refused, function.deliver("b", 0).await.unwrap().expect_err("a permanent failure")]
+}
+
+#[tokio::test]
+async fn error_types_survive_boxes_and_contexts() {
+    let typed = [
+        "boxed",
+        "in a context",
+        "anyhow",
+        "boxed anyhow",
+        "RunError",
+        "RunError of anyhow",
+        "Failure",
+        "by typed",
+        "in a layer",
+    ];
+    for error in typed {
+        assert_eq!(reported(error).await, ["Idempotency.Mismatch", "CardDeclined"], "{error}");
+    }
+}
+
+#[tokio::test]
+async fn other_errors_keep_their_types() {
+    let boxed = "&alloc::boxed::Box<dyn core::error::Error + core::marker::Send + core::marker::Sync>";
+    let text = "&alloc::string::String";
+    for (error, stays) in
+        [("chosen", "NoTrip"), ("text", text), ("other", boxed), ("lambda_runtime's run", boxed)]
+    {
+        assert_eq!(reported(error).await, [stays, stays], "{error}");
+    }
 }

@@ -102,6 +102,12 @@ use proc_macro::TokenStream;
 ///
 /// [on_handler_error]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/settings/struct.Settings.html#structfield.on_handler_error
 ///
+/// In a handler, pass a step's error on with `?`, and start the function with [`lambda::run`][lambda-run]. Lambda then
+/// reports a refused step with its type, such as `Idempotency.InProgress`, although the handler returns
+/// `lambda_runtime::Error` or another box. Under `lambda_runtime::run`, it reports the box's type.
+///
+/// [lambda-run]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/lambda/fn.run.html
+///
 /// # On a method
 ///
 /// ```

@@ -5,7 +5,7 @@ use std::{borrow::Borrow, fmt, future::Future, marker::PhantomData};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    error::{Error, RecordedFailure, RunError},
+    error::{Error, RecordedFailure, RunError, own},
     failure::{ErrorPolicy, OnError},
     fingerprint::Fingerprint,
     format::{Format, Json},
@@ -185,6 +185,10 @@ impl<F: Format> Operation<F> {
     /// the error `result_reads_differently`. Return a type that distinguishes them. [A result's type can
     /// change](crate::guide::recipes#change-a-results-type) while its records live, with care.
     ///
+    /// A handler that returns `lambda_runtime::Error` or another box passes the error on with `?`. Start the function with
+    /// `lambda::run` (feature `events`), which finds the error in the box: Lambda then reports its type, such as
+    /// `Idempotency.InProgress`. `lambda_runtime::run` reports the box's type.
+    ///
     /// An error releases the key. With [`Recording::Record`](crate::settings::Recording::Record), the error is recorded
     /// instead: this call and every later call fail with [`RunError::Recorded`] and the same error type, so that a Step
     /// Functions `Catch` handles them alike. Exception: if a nested step was refused, the key is released; see
@@ -308,7 +312,11 @@ impl<F: Format> Operation<F> {
             let OnError::Record(said) = policy.on_shown(&error) else {
                 return (Verdict::Release, Err((error, None)));
             };
-            let described = || RecordedFailure::new(std::any::type_name::<E>(), error.to_string());
+            let described = || {
+                let own = own::shown_by(&error).error_type;
+                let error_type = own.unwrap_or_else(|| std::any::type_name::<E>().to_owned());
+                RecordedFailure::new(error_type, error.to_string())
+            };
             let failure = said.unwrap_or_else(described);
             (Verdict::failure(&failure), Err((error, Some(failure))))
         };

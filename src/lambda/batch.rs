@@ -6,8 +6,8 @@
 //! failed. Tumbling windows are refused.
 //!
 //! ```no_run
-//! use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage};
-//! use lambda_runtime::{Error, run};
+//! use lambda_idempotency::{Failure, Idempotency, Key, lambda::{batch::SqsMessage, run}};
+//! use lambda_runtime::Error;
 //!
 //! #[derive(serde::Deserialize)]
 //! struct Order {
@@ -113,7 +113,7 @@
 //! - **A queue's** message has a lease until the deadline, since SQS can deliver the message to another process at
 //!   any time. After a crash, SQS redelivers the message once per visibility timeout, and each delivery counts
 //!   towards `maxReceiveCount`: a lease of 62 seconds and a visibility timeout of 30 seconds cost 2 receives. With
-//!   the feature `sqs`, `hide_while_in_progress` reduces the cost to 1 receive.
+//!   the feature `sqs-visibility`, `hide_while_in_progress` reduces the cost to 1 receive.
 //!
 //! # Time
 //!
@@ -239,7 +239,7 @@ impl Idempotency {
     }
 }
 
-/// A worker for the records of one source: a service for `lambda_runtime::run`. Its response is the JSON that lists the
+/// A worker for the records of one source: a service for [`lambda::run`](super::run). Its response is the JSON that lists the
 /// records to redeliver. See [the module](self).
 ///
 /// The worker's type doesn't depend on its closures, so a function can return the worker. `main` and the tests can then

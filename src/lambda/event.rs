@@ -1,8 +1,8 @@
 //! Typed events: a tower layer in front of a `lambda_runtime` handler.
 //!
 //! ```no_run
-//! use lambda_idempotency::{Idempotency, Key};
-//! use lambda_runtime::{Error, LambdaEvent, run, service_fn, tower::ServiceBuilder};
+//! use lambda_idempotency::{Idempotency, Key, lambda::run};
+//! use lambda_runtime::{Error, LambdaEvent, service_fn, tower::ServiceBuilder};
 //!
 //! #[derive(serde::Deserialize)]
 //! struct OrderPlaced {
@@ -95,14 +95,14 @@ use serde_json::{Value, value::RawValue};
 use tower::{Layer, Service};
 
 use crate::{
-    error::{Error, ErrorKind, RecordedFailure, RunError, own, place},
+    error::{Error, ErrorKind, RecordedFailure, RunError, place},
     failure::{ErrorPolicy, OnError},
     fingerprint::Fingerprint,
     future::BoxFuture,
     idempotency::Idempotency,
     key::{Key, StoredKey},
     key_fields::KeyFields,
-    lambda::{Description, Idempotent, Located, describe::CLOSURE, take_ready, tenant},
+    lambda::{Description, Idempotent, Located, describe::CLOSURE, diagnosed, take_ready, tenant},
     observe,
     run::{
         context::{OperationContext, within},
@@ -157,6 +157,37 @@ pub(super) enum KeyFrom {
 }
 
 /// The layer for typed events: see [`Idempotency::events`].
+///
+/// A function can return the layered service. `main` and the tests can then use the same one. The service takes raw JSON
+/// and returns raw JSON, and its error is a [`RunError`] of the handler's error:
+///
+/// ```
+/// use lambda_idempotency::{Idempotency, Key, RunError, store::memory::MemoryStore};
+/// use lambda_runtime::{Context, Error, LambdaEvent, Service, service_fn};
+/// use lambda_runtime::tower::{Layer as _, ServiceExt as _};
+/// use serde_json::value::RawValue;
+///
+/// type Json = Box<RawValue>;
+///
+/// async fn pay(order: LambdaEvent<String>) -> Result<String, Error> {
+///     Ok(format!("paid {}", order.payload))
+/// }
+///
+/// fn service(
+///     idempotency: &Idempotency,
+/// ) -> impl Service<LambdaEvent<Json>, Response = Json, Error = RunError<Error>, Future: Send> + Clone + Send + use<> {
+///     idempotency.events(|order: &String| Key::new(order)).layer(service_fn(pay))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+/// let event = LambdaEvent::new(RawValue::from_string(r#""order-17""#.to_owned())?, Context::default());
+/// let answer = service(&idempotency).oneshot(event).await?; // in `main`: `lambda::run(service(&idempotency))`
+/// assert_eq!(answer.get(), r#""paid order-17""#);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use]
 pub struct EventLayer<T> {
     idempotency: Idempotency,
@@ -317,7 +348,7 @@ impl<S, T, R> Service<LambdaEvent<Box<RawValue>>> for Idempotent<S, EventLayer<T
 where
     S: Service<LambdaEvent<T>, Response = R> + Clone + Send + 'static,
     S::Future: Send,
-    S::Error: Into<Diagnostic> + Send + 'static,
+    S::Error: Into<Diagnostic> + fmt::Debug + Send + 'static,
     T: DeserializeOwned + Send + 'static,
     R: Serialize + Send + 'static,
 {
@@ -344,7 +375,7 @@ impl<T: DeserializeOwned> EventLayer<T> {
     ) -> Result<Box<RawValue>, RunError<S::Error>>
     where
         S: Service<LambdaEvent<T>, Response = R>,
-        S::Error: Into<Diagnostic> + 'static,
+        S::Error: Into<Diagnostic> + fmt::Debug + 'static,
         R: Serialize + 'static,
     {
         let LambdaEvent { payload: raw, context } = event;
@@ -458,7 +489,7 @@ impl<T: DeserializeOwned> EventLayer<T> {
     }
 }
 
-fn judge<R: Serialize, E: Into<Diagnostic> + 'static>(
+fn judge<R: Serialize, E: Into<Diagnostic> + fmt::Debug + 'static>(
     result: Result<R, E>,
     policy: ErrorPolicy,
 ) -> (Verdict, Result<Box<RawValue>, RunError<E>>) {
@@ -476,11 +507,9 @@ fn judge<R: Serialize, E: Into<Diagnostic> + 'static>(
         // This delivery gets the recorded failure too, like its duplicates.
         OnError::Record(Some(said)) => (Verdict::failure(&said), Err(RunError::Recorded(said))),
         OnError::Record(None) => {
-            // The conversion writes the error's text, which shows a step's refusal if the error contains one.
-            let (diagnostic, is_refused) = own::refusal_shown_by(|| error.into());
-            let Diagnostic { error_type, error_message } = diagnostic;
+            let (Diagnostic { error_type, error_message }, shown) = diagnosed(error);
             let failure = RecordedFailure::new(error_type, error_message);
-            let verdict = if is_refused { Verdict::Release } else { Verdict::failure(&failure) };
+            let verdict = if shown.is_refused_step { Verdict::Release } else { Verdict::failure(&failure) };
             (verdict, Err(RunError::Recorded(failure)))
         }
     }

@@ -4,8 +4,8 @@
 //! Put it in front of a `lambda_http` handler, an axum `Router`, or one axum route.
 //!
 //! ```no_run
-//! use lambda_http::{Error, IntoResponse, Request, run, service_fn, tower::ServiceBuilder};
-//! use lambda_idempotency::Idempotency;
+//! use lambda_http::{Error, IntoResponse, Request, service_fn, tower::ServiceBuilder};
+//! use lambda_idempotency::{Idempotency, lambda::http};
 //!
 //! async fn create_payment(_request: Request) -> Result<impl IntoResponse, Error> {
 //!     Ok("paid")
@@ -15,7 +15,7 @@
 //! # async fn main() -> Result<(), Error> {
 //! # let store = lambda_idempotency::store::memory::MemoryStore::new();
 //! let idempotency = Idempotency::builder(store).build()?;
-//! run(ServiceBuilder::new().layer(idempotency.http()).service(service_fn(create_payment))).await
+//! http::run(ServiceBuilder::new().layer(idempotency.http()).service(service_fn(create_payment))).await
 //! # }
 //! ```
 //!

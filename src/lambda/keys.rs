@@ -39,8 +39,8 @@
 //! # A single event
 //!
 //! ```no_run
-//! use lambda_idempotency::{Idempotency, lambda::keys};
-//! use lambda_runtime::{Error, LambdaEvent, run, service_fn, tower::ServiceBuilder};
+//! use lambda_idempotency::{Idempotency, lambda::{keys, run}};
+//! use lambda_runtime::{Error, LambdaEvent, service_fn, tower::ServiceBuilder};
 //! use serde_json::Value;
 //!
 //! async fn handle(_event: LambdaEvent<Value>) -> Result<(), Error> {

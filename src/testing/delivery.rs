@@ -95,15 +95,23 @@ impl Delivery {
         self.check(!self.has_run && self.answer().is_some_and(Answer::is_done), "be answered from the record")
     }
 
-    /// Checks that this library refused the delivery with an error of this kind, or with the error's HTTP response.
+    /// Checks that this library refused the delivery with an error of this kind, or with the error's HTTP response, and
+    /// that a function which passes the error on keeps its type, or gives it a type of its own.
     ///
     /// # Panics
     ///
-    /// If the check fails. The message lists everything that happened in the test.
+    /// If a check fails. The message lists everything that happened in the test.
     #[track_caller]
     pub fn assert_refused(&self, kind: ErrorKind) -> &Self {
-        let is_refused = self.answer().is_some_and(|answer| answer.is_refused_as(kind));
-        self.check(is_refused, &format!("be refused as {}", kind.as_str()))
+        let (is_refused, kind) =
+            (self.answer().is_some_and(|answer| answer.is_refused_as(kind)), kind.as_str());
+        self.check(is_refused, &format!("be refused as {kind}"));
+        let untyped = self.answer().and_then(Answer::untyped);
+        let expected = format!(
+            "report the type `Idempotency.{kind}` to Lambda. The handler made a text of the library's error; pass on the \
+             error itself, with `?`"
+        );
+        self.check(untyped.is_none(), &expected)
     }
 
     /// Checks that the process died.

@@ -6,7 +6,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
-    error::ErrorKind,
+    error::{ErrorKind, own},
     invocation::Invocation,
     run::context::{OperationContext, surrounding, within},
     time::Timestamp,
@@ -76,7 +76,11 @@ impl Function {
                 let event = serde_json::from_str(&event).map_err(|error| unreadable(&error))?;
                 match handler(event).await {
                     Ok(value) => encoded(&value),
-                    Err(error) => Err(Refusal::new("HandlerError", error.into().to_string())),
+                    Err(error) => {
+                        let error = error.into();
+                        let error_type = own::shown_in(&*error).error_type;
+                        Err(Refusal::new(error_type.as_deref().unwrap_or(UNTYPED), error.to_string()))
+                    }
                 }
             };
             let run = within(OperationContext::unprotected(invocation), run);
@@ -84,13 +88,14 @@ impl Function {
         })
     }
 
-    /// Wraps a service for `lambda_runtime::run`: the layer for typed events, or the worker for a batch.
+    /// Wraps a service for [`lambda::run`](crate::lambda::run): the layer for typed events, the worker for a batch, or
+    /// a handler. Its errors have the types that `lambda::run` reports.
     #[cfg(feature = "events")]
     pub fn lambda<S, T>(service: S) -> Self
     where
         S: tower::Service<lambda_runtime::LambdaEvent<T>> + Clone + Send + 'static,
         S::Response: Serialize + Send,
-        S::Error: Into<lambda_runtime::Diagnostic> + Send + 'static,
+        S::Error: Into<lambda_runtime::Diagnostic> + fmt::Debug + Send + 'static,
         S::Future: Send + 'static,
         T: DeserializeOwned + Send + 'static,
     {
@@ -118,7 +123,7 @@ impl Function {
         S: tower::Service<lambda_http::Request> + Clone + Send + 'static,
         S::Response: lambda_http::IntoResponse + Send + 'static,
         S::Future: Send + 'static,
-        S::Error: Into<lambda_runtime::Diagnostic> + Send + 'static,
+        S::Error: Into<lambda_runtime::Diagnostic> + fmt::Debug + Send + 'static,
     {
         let mut inner = Self::lambda(crate::lambda::http::guarded(service));
         Self::of(move |event, entry| {
@@ -167,8 +172,8 @@ impl Refusal {
     }
 
     #[cfg(feature = "events")]
-    fn reported(error: impl Into<lambda_runtime::Diagnostic>) -> Self {
-        let lambda_runtime::Diagnostic { error_type, error_message } = error.into();
+    fn reported(error: impl Into<lambda_runtime::Diagnostic> + fmt::Debug + 'static) -> Self {
+        let lambda_runtime::Diagnostic { error_type, error_message } = crate::lambda::diagnosed(error).0;
         Self { error_type, message: error_message }
     }
 }
@@ -180,6 +185,9 @@ fn unreadable(error: &serde_json::Error) -> Refusal {
 fn encoded(value: &impl Serialize) -> Result<String, Refusal> {
     serde_json::to_string(value).map_err(|error| Refusal::new("Answer", error.to_string()))
 }
+
+/// The type of a plain handler's error, unless it's this library's.
+const UNTYPED: &str = "HandlerError";
 
 /// A function's answer to one delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,7 +259,17 @@ impl Answer {
     /// Whether this library refused with an error of this kind, and the function passed it on: as its error, as the
     /// HTTP layer's response, or by returning a batch's record for redelivery.
     pub fn is_refused_as(&self, kind: ErrorKind) -> bool {
-        self.kinds.contains(&kind) || self.code().is_some_and(|code| code == code_of(kind))
+        let is_typed =
+            || self.error().is_some_and(|(of, _)| of.strip_prefix("Idempotency.") == Some(kind.as_str()));
+        self.kinds.contains(&kind) || is_typed() || self.code().is_some_and(|code| code == code_of(kind))
+    }
+
+    /// The type of the error with which the function passed on this library's refusal, if it's only the name of a Rust
+    /// type, on which no caller can match: the function made a text of the refusal.
+    pub(super) fn untyped(&self) -> Option<&str> {
+        let (error_type, _) = self.error().filter(|_| !self.kinds.is_empty())?;
+        let is_name = error_type == UNTYPED || error_type.starts_with('&') || error_type.contains("::");
+        is_name.then_some(error_type)
     }
 
     /// Returns the code of this library's problem response.

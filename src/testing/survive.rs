@@ -124,6 +124,7 @@ impl Survival {
             left_out: 0,
             fields_left_out: 0,
             has_no_other: false,
+            untyped: None,
             points: Vec::new(),
             findings: Vec::new(),
         };
@@ -148,6 +149,9 @@ impl Survival {
             let played = play(subject, &plan, seed, plan == calm())?;
             report.schedules += 1;
             report.add(judge(&played, &expected, seed));
+            let untyped =
+                || played.answers.iter().find_map(|(_, answer)| answer.untyped().map(str::to_owned));
+            report.untyped = report.untyped.take().or_else(untyped);
         }
         if self.seed.is_none() {
             report.has_no_other = subject.event.other_one().is_none();
@@ -183,6 +187,8 @@ pub struct Report {
     fields_left_out: usize,
     /// Whether the test set no event of another operation.
     has_no_other: bool,
+    /// The type of the first error that passed on a refusal as a text; see [`Answer::untyped`](super::Answer).
+    untyped: Option<String>,
     points: Vec<Point>,
     findings: Vec<Finding>,
 }
@@ -255,6 +261,13 @@ impl Report {
             f.write_str(
                 ". But no event of another operation was delivered; to check that operations are kept apart, set \
                  one with `Event::other`",
+            )?;
+        }
+        if let Some(untyped) = &self.untyped {
+            write!(
+                f,
+                ". But a refusal left the function as an error of the type `{untyped}`, on which no caller can match; \
+                 pass on the library's error itself, with `?`"
             )?;
         }
         Ok(())

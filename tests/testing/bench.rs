@@ -3,10 +3,10 @@
 use std::{panic::catch_unwind, time::Duration};
 
 use lambda_idempotency::{
-    ErrorKind, Idempotency,
+    ErrorKind, Idempotency, Key,
     settings::Mode,
     staging,
-    testing::{Bench, Call, Declined, Event, Fault, Function, Given, Point, Transaction},
+    testing::{Bench, Call, Declined, Event, Fault, Function, Given, Point, Transaction, survive},
 };
 use serde_json::Value;
 
@@ -244,4 +244,48 @@ fn failed_condition_declines_the_staged_writes() {
     let again = bench.deliver(&mut function, &Event::json(ORDER));
     assert_eq!(again.answer().unwrap().body(), r#""order-17 was there""#);
     bench.ledger().assert_count("put payments", 1);
+}
+
+/// A function whose handler passes on a step's refusal with `?`, with a context, or as a text.
+fn passing_on(bench: &Bench, how: &'static str) -> Function {
+    let idempotency = bench.idempotency();
+    let service = lambda_runtime::service_fn(move |event: lambda_runtime::LambdaEvent<(String, u64)>| {
+        let idempotency = idempotency.clone();
+        async move {
+            let (order, cents) = event.payload;
+            let charge = async || Ok::<_, std::io::Error>("charged".to_owned());
+            let step = idempotency.for_context(&event.context).operation("charge")?;
+            match step.run(Key::new(&order)?, &cents, charge).await {
+                Ok(charged) => Ok(charged),
+                Err(error) if how == "a text" => Err(lambda_runtime::Error::from(error.to_string())),
+                Err(error) if how == "a context" => {
+                    Err(anyhow::Error::from(error).context("the card").into())
+                }
+                Err(error) => Err(error.into()),
+            }
+        }
+    });
+    Function::lambda(service)
+}
+
+#[test]
+fn refusals_keep_their_types() {
+    for how in ["itself", "a context", "a text"] {
+        let bench = Bench::new();
+        let mut function = passing_on(&bench, how);
+        bench.deliver(&mut function, &Event::json(r#"["order-17", 1]"#)).assert_ran();
+        let refused = bench.deliver(&mut function, &Event::json(r#"["order-17", 2]"#));
+        let checked = catch_unwind(|| _ = refused.assert_refused(ErrorKind::Mismatch));
+        let (error_type, _) = refused.answer().unwrap().error().unwrap();
+        match how {
+            "a text" => {
+                let panic = *checked.unwrap_err().downcast::<String>().unwrap();
+                assert!(panic.contains("report the type `Idempotency.Mismatch`"), "{panic}");
+            }
+            _ => assert!(checked.is_ok() && error_type == "Idempotency.Mismatch", "{how}: {error_type}"),
+        }
+        let report = survive(move |bench| passing_on(bench, how), &Event::json(r#"["order-17", 1]"#));
+        report.assert_safe();
+        assert_eq!(report.to_string().contains("no caller can match"), how == "a text", "{report}");
+    }
 }

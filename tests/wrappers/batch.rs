@@ -7,7 +7,7 @@ mod property;
 mod records;
 mod streams;
 mod support;
-#[cfg(feature = "sqs")]
+#[cfg(feature = "sqs-visibility")]
 mod visibility;
 
 use std::{

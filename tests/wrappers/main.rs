@@ -15,6 +15,6 @@ mod transactions;
 
 #[cfg(feature = "dynamodb")]
 use testkit::emulator;
-#[cfg(feature = "sqs")]
+#[cfg(feature = "sqs-visibility")]
 use testkit::http_server;
 use testkit::{api, audit, cases, clauses, front_ends, recording};

@@ -9,7 +9,10 @@ const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// A message to hide.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "sqs"), expect(dead_code, reason = "only the SQS client reads the fields"))]
+#[cfg_attr(
+    not(feature = "sqs-visibility"),
+    expect(dead_code, reason = "only the SQS client reads the fields")
+)]
 pub(super) struct Shown {
     pub(super) queue_arn: String,
     pub(super) receipt_handle: String,
@@ -33,7 +36,7 @@ pub(super) fn seconds(until_free: Duration) -> i32 {
     i32::try_from(seconds).unwrap_or(1)
 }
 
-#[cfg(feature = "sqs")]
+#[cfg(feature = "sqs-visibility")]
 mod sdk {
     use aws_sdk_sqs::{
         Client,
@@ -154,7 +157,7 @@ mod sdk {
 /// ARN isn't a queue's.
 ///
 /// SQS reads the account and name from the URL; the request goes to the client's own endpoint.
-#[cfg(feature = "sqs")]
+#[cfg(feature = "sqs-visibility")]
 fn queue_url(arn: &str) -> Option<String> {
     let mut parts = arn.split(':');
     let (Some("arn"), Some(partition), Some("sqs")) = (parts.next(), parts.next(), parts.next()) else {
@@ -173,7 +176,7 @@ fn queue_url(arn: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    #[cfg(feature = "sqs")]
+    #[cfg(feature = "sqs-visibility")]
     #[test]
     fn queue_urls_come_from_arns() {
         for (arn, url) in [

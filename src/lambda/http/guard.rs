@@ -40,7 +40,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     future::BoxFuture,
-    lambda::take_ready,
+    lambda::{self, take_ready},
 };
 
 /// Runs an HTTP function as `lambda_http::run` does, and guards it against events and responses that `lambda_http` 1.3
@@ -62,6 +62,9 @@ use crate::{
 ///   layer returned it, if the layer is the outermost service. If it isn't, for example because an axum router contains
 ///   the layer, set a content type for bytes, such as `application/octet-stream`. Do the same if you use
 ///   `lambda_http::run`.
+///
+/// Like [`lambda::run`], it also reports this library's errors to Lambda with their own types, if the handler returns
+/// one.
 ///
 /// # Errors
 ///
@@ -93,7 +96,7 @@ where
     S::Future: Send,
     S::Error: std::fmt::Debug + Into<Diagnostic> + Send + 'static,
 {
-    lambda_runtime::run(guarded(service)).await
+    lambda::run(guarded(service)).await
 }
 
 /// The service that [`run`] gives to the runtime: for tests, and for other runtimes.
@@ -227,7 +230,7 @@ where
     A: http_body::Body + Send + 'static,
     A::Error: Into<BoxError>,
 {
-    lambda_runtime::run(guarded_streaming(service)).await
+    lambda::run(guarded_streaming(service)).await
 }
 
 /// The service that [`run_streaming`] gives to the runtime: for tests, and for other runtimes.
