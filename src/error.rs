@@ -240,7 +240,6 @@ impl StdError for Error {
 /// that a handler made of an error earlier doesn't.
 pub(crate) mod own {
     use std::{
-        any::Any,
         cell::RefCell,
         error::Error as StdError,
         fmt::{self, Write as _},
@@ -309,6 +308,13 @@ pub(crate) mod own {
         shown_while(|| write!(Nowhere, "{error:#}")).1
     }
 
+    /// Returns the errors that an error's `Debug` shows. Where it lists causes, as `anyhow`'s does, it writes them by their
+    /// `Display`. A derived `Debug` doesn't.
+    #[cfg(feature = "events")]
+    pub(crate) fn shown_by_debug(error: &impl fmt::Debug) -> Shown {
+        shown_while(|| write!(Nowhere, "{error:?}")).1
+    }
+
     /// Returns the errors that `error` and its [`source`](StdError::source)s show, the outermost first.
     pub(crate) fn shown_in(error: &(dyn StdError + 'static)) -> Shown {
         shown_while(|| {
@@ -317,16 +323,6 @@ pub(crate) mod own {
             }
         })
         .1
-    }
-
-    /// Returns the errors in an error whose type may be unknown. A known type has sources. An unknown
-    /// type, such as `anyhow::Error`, may list its causes in its `Debug`, and writes them by their `Display`.
-    #[cfg(feature = "events")]
-    pub(crate) fn shown_in_any<E: Any + fmt::Debug>(error: &E) -> Shown {
-        match crate::failure::of_known_type(error) {
-            Some(error) => shown_in(error),
-            None => shown_while(|| write!(Nowhere, "{error:?}")).1,
-        }
     }
 }
 

@@ -188,9 +188,16 @@ fn is_refusal<E: Any>(error: &E) -> bool {
     of_known_type(error).is_some_and(|error| own::shown_in(error).is_refused_step)
 }
 
+/// Returns this library's errors in a handler's error. An error of an unknown type, such as `anyhow::Error`, has no
+/// sources that the library can ask for, but its `Debug` may show them.
+#[cfg(feature = "events")]
+pub(crate) fn shown_in_any<E: Any + fmt::Debug>(error: &E) -> own::Shown {
+    of_known_type(error).map_or_else(|| own::shown_by_debug(error), own::shown_in)
+}
+
 /// Returns the error with its sources, if the library knows its type. The HTTP layer knows nothing of its handler's
 /// error but the type.
-pub(crate) fn of_known_type(error: &dyn Any) -> Option<&(dyn StdError + 'static)> {
+fn of_known_type(error: &dyn Any) -> Option<&(dyn StdError + 'static)> {
     fn of<E: StdError + 'static>(error: &dyn Any) -> Option<&(dyn StdError + 'static)> {
         error.downcast_ref::<E>().map(|error| error as _)
     }

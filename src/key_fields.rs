@@ -222,6 +222,18 @@ impl KeyFields {
         self.own_key_of(json)
     }
 
+    /// Says why `json` has no key: which of its fields are absent, null or blank, and which names are there instead.
+    #[cfg(feature = "events")]
+    pub(crate) fn absence(&self, json: &[u8]) -> String {
+        let needed = &self.fields[..if self.required == 0 { self.fields.len() } else { self.required }];
+        let is_there = |field: &Selector| {
+            field.find(json).is_ok_and(|value| value.as_deref().is_some_and(names_something))
+        };
+        let absent = needed.iter().filter(|field| !is_there(field)).take(3);
+        let why = absent.map(|field| field.absence(json)).collect::<Vec<_>>();
+        if why.is_empty() { "its fields are absent".to_owned() } else { why.join("; ") }
+    }
+
     /// Reads the key from `json`, with the fields that gave it.
     #[cfg(feature = "events")]
     pub(crate) fn found_in(&self, json: &[u8]) -> Result<Option<(Key, &Self)>, Error> {

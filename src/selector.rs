@@ -2,6 +2,8 @@
 
 #[cfg(feature = "jmespath")]
 mod expression;
+#[cfg(feature = "events")]
+mod names;
 mod pointer;
 
 use std::{borrow::Cow, fmt};
@@ -56,6 +58,28 @@ impl Selector {
             #[cfg(feature = "jmespath")]
             Kind::Expression(expression) => expression.as_str(),
         }
+    }
+
+    /// Says why the field has no value in `json`: it's null or blank, or it's absent and `json` has other names in its
+    /// place. Contains no value, and no name that may be one.
+    #[cfg(feature = "events")]
+    pub(crate) fn absence(&self, json: &[u8]) -> String {
+        let name = self.as_str();
+        if self.find(json).is_ok_and(|found| found.is_some_and(|found| found != "null")) {
+            return format!("`{name}` is blank or empty");
+        }
+        let Ok(raw) = serde_json::from_slice::<&RawValue>(json) else { return format!("`{name}` is absent") };
+        let (parent, value) = match &self.0 {
+            Kind::Pointer(pointer) => match pointer.deepest(raw) {
+                Ok((_, _, true)) => return format!("`{name}` is null"),
+                Ok((parent, value, false)) => (parent, value),
+                Err(_) => return format!("`{name}` is absent"),
+            },
+            #[cfg(feature = "jmespath")]
+            Kind::Expression(_) => ("", raw.get()),
+        };
+        let place = if parent.is_empty() { "the top level".to_owned() } else { format!("`{parent}`") };
+        format!("`{name}` is absent: {place} {}", names::listed(value))
     }
 
     /// Finds the field's value in `json`, as JSON; `None` if the field is absent.

@@ -48,6 +48,10 @@ Examples:
     idempotency why --event sqs.json --function orders
   An event of your own, keyed by two of its fields:
     idempotency why --event invoke.json --function refunds --key-field /customer --key-field /refund_id
+  The steps of a handler, which are `idempotency.operation(NAME)` or `#[idempotent]` in the code:
+    idempotency why --event trip.json --function trips --step hotel=/trip_id --step flight=/trip_id
+  The records that one invocation claimed; reads the whole store:
+    idempotency why --request-id 8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e14
   Any event of a function, with the JSON of its `describe()`:
     idempotency why --event event.json --describe payments.json
   A key instead of an event:

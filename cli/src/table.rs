@@ -24,7 +24,7 @@ enum Command {
     /// Create the table. In DynamoDB, it's billed on demand, and its TTL deletes expired records.
     ///
     /// An existing table keeps its columns and its records. In DynamoDB, the command enables TTL. In PostgreSQL,
-    /// it adds a missing version marker. Redis needs no table.
+    /// it adds a missing version marker. Redis needs no table. The command says what it changed.
     Create(Shared),
     /// Check the table. In DynamoDB: its key, its TTL, its billing, its replicas; in PostgreSQL: its schema,
     /// its index, the user's permissions, and that commits are durable. Redis needs no table: checks the user's
@@ -63,59 +63,126 @@ fn needs_no_table(location: &str, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn create(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
-    let (table, is_new, healthy) = match arguments.open().await? {
-        OpenStore::DynamoDb(store) => {
-            let is_new = store.create_table().await.map_err(|error| Problem::of(&error))?;
-            (store.table().to_owned(), is_new, HEALTHY_IN_DYNAMODB)
-        }
-        OpenStore::Postgres(store) => {
-            let is_new = store.create_table().await.map_err(|error| Problem::of(&error))?;
-            (store.table(), is_new, HEALTHY_IN_POSTGRES)
-        }
-        OpenStore::Redis(store) => return needs_no_table(&store.location(), *json),
+async fn create(shared: &Shared) -> Result<ExitCode> {
+    let Shared { store: arguments, json } = shared;
+    let store = arguments.open().await?;
+    if let OpenStore::Redis(store) = &store {
+        return needs_no_table(&store.location(), *json);
+    }
+    // The check may need a permission that the creation doesn't. Without it, only the creation's own result is known.
+    let before = problems(&store).await.ok();
+    let created = match &store {
+        OpenStore::DynamoDb(store) => store.create_table().await,
+        OpenStore::Postgres(store) => store.create_table().await,
+        OpenStore::Redis(_) => Ok(false),
     };
+    let is_new = match created {
+        Ok(is_new) => is_new,
+        Err(error) => {
+            let fix = before.iter().flatten().find_map(|problem| fix_by_hand(problem, &store, arguments));
+            let fix = fix.map(|fix| format!(". fix: {fix}")).unwrap_or_default();
+            return Err(Problem::new(format!("{}{fix}", Problem::of(&error))));
+        }
+    };
+    // `None`: it's unknown what was changed.
+    let changed: Option<Vec<String>> = match before {
+        _ if is_new => Some(vec!["the table was created".to_owned()]),
+        None => None,
+        Some(before) if before.is_empty() => Some(Vec::new()),
+        Some(before) => problems(&store)
+            .await
+            .ok()
+            .map(|left| before.iter().filter(|problem| !left.contains(problem)).map(change).collect()),
+    };
+    let healthy = healthy(&store);
+    let table = name(&store);
     if *json {
-        words::print_json(&json!({ "table": table, "created": is_new }))?;
+        words::print_json(&json!({ "table": table, "created": is_new, "changed": changed }))?;
     } else if is_new {
         words::print(&format!("table `{table}` was created: {}\n", healthy.when_new))?;
     } else {
-        words::print(&format!("table `{table}` already exists: {}\n", healthy.when_there))?;
+        let there = healthy.when_there;
+        words::print(&match changed {
+            None => format!("table `{table}` already exists: {there}\n"),
+            Some(changed) if changed.is_empty() => {
+                format!("table `{table}` already exists: {there}. Nothing was changed\n")
+            }
+            Some(changed) => {
+                format!("table `{table}` already existed, and was changed: {}\n", changed.join("; "))
+            }
+        })?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
-    let (name, findings, healthy) = match arguments.open().await? {
-        OpenStore::DynamoDb(store) => {
-            let problems = store.check_table().await.map_err(|error| Problem::of(&error))?;
-            let findings = problems.iter().map(|problem| Finding {
-                is_note: problem.is_note(),
-                problem: problem.to_string(),
-                fix: fix_in_dynamodb(problem, &store, arguments),
-            });
-            (store.table().to_owned(), findings.collect(), HEALTHY_IN_DYNAMODB)
+/// The problem's solution, as a change that `create` made.
+fn change(problem: &TableProblem) -> String {
+    match problem {
+        TableProblem::NoTimeToLive { attribute } => {
+            format!("TTL was switched on, on the attribute `{attribute}`")
         }
-        OpenStore::Postgres(store) => {
-            let problems = store.check_table().await.map_err(|error| Problem::of(&error))?;
-            let findings = problems.iter().map(|problem| Finding {
-                is_note: problem.is_note(),
-                problem: problem.to_string(),
-                fix: fix_in_postgres(problem, &store.table(), arguments),
-            });
-            (store.table(), findings.collect(), HEALTHY_IN_POSTGRES)
-        }
-        OpenStore::Redis(store) => {
-            let problems = store.check_servers().await.map_err(|error| Problem::of(&error))?;
-            let findings = problems.iter().map(|problem| Finding {
-                is_note: problem.is_note(),
-                problem: problem.to_string(),
-                fix: fix_in_redis(problem),
-            });
-            (store.location(), findings.collect(), HEALTHY_IN_REDIS)
-        }
+        TableProblem::Unmarked => "the marker of the schema's version was added".to_owned(),
+        TableProblem::NotActive { .. } => "it's active now".to_owned(),
+        TableProblem::Missing => "another caller created it".to_owned(),
+        problem => format!("solved: {problem}"),
+    }
+}
+
+/// The fix for a problem that `create` can't solve.
+fn fix_by_hand(problem: &TableProblem, store: &OpenStore, arguments: &StoreArguments) -> Option<String> {
+    let is_solved_by_create = matches!(
+        problem,
+        TableProblem::Missing
+            | TableProblem::NoTimeToLive { .. }
+            | TableProblem::Unmarked
+            | TableProblem::NotActive { .. }
+    );
+    (!is_solved_by_create && !problem.is_note()).then(|| fix(problem, store, arguments))
+}
+
+async fn problems(store: &OpenStore) -> Result<Vec<TableProblem>> {
+    let problems = match store {
+        OpenStore::DynamoDb(store) => store.check_table().await,
+        OpenStore::Postgres(store) => store.check_table().await,
+        OpenStore::Redis(store) => store.check_servers().await,
     };
-    let findings: Vec<Finding> = findings;
+    problems.map_err(|error| Problem::of(&error))
+}
+
+fn fix(problem: &TableProblem, store: &OpenStore, arguments: &StoreArguments) -> String {
+    match store {
+        OpenStore::DynamoDb(store) => fix_in_dynamodb(problem, store, arguments),
+        OpenStore::Postgres(store) => fix_in_postgres(problem, &store.table(), arguments),
+        OpenStore::Redis(_) => fix_in_redis(problem),
+    }
+}
+
+/// The table's name, or the address of a store without a table.
+fn name(store: &OpenStore) -> String {
+    match store {
+        OpenStore::DynamoDb(store) => store.table().to_owned(),
+        OpenStore::Postgres(store) => store.table(),
+        OpenStore::Redis(store) => store.location(),
+    }
+}
+
+const fn healthy(store: &OpenStore) -> &'static Healthy {
+    match store {
+        OpenStore::DynamoDb(_) => &HEALTHY_IN_DYNAMODB,
+        OpenStore::Postgres(_) => &HEALTHY_IN_POSTGRES,
+        OpenStore::Redis(_) => &HEALTHY_IN_REDIS,
+    }
+}
+
+async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
+    let store = arguments.open().await?;
+    let finding = |problem: TableProblem| Finding {
+        is_note: problem.is_note(),
+        problem: problem.to_string(),
+        fix: fix(&problem, &store, arguments),
+    };
+    let findings: Vec<Finding> = problems(&store).await?.into_iter().map(finding).collect();
+    let (name, healthy) = (name(&store), healthy(&store));
     let is_ok = findings.iter().all(|finding| finding.is_note);
     if *json {
         let problems: Vec<_> = findings

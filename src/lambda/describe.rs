@@ -112,6 +112,9 @@ pub struct Description {
 /// The value of [`Description::key_from`] for a key that a closure returns.
 pub(in crate::lambda) const CLOSURE: &str = "closure";
 
+/// A part of an event, and the JSON that holds its key's fields, or why it can't be read. `None` is the whole event.
+pub(in crate::lambda) type Part = (Option<String>, Result<Vec<u8>, String>);
+
 /// Identifies the stored record of an operation that an event asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -432,7 +432,7 @@ impl<T: DeserializeOwned> EventLayer<T> {
         raw: &RawValue,
         context: &Context,
     ) -> Result<Option<(StoredKey, Fingerprint)>, Error> {
-        let Some(key) = self.allowed(key)? else { return Ok(None) };
+        let Some(key) = self.allowed(key, raw)? else { return Ok(None) };
         let mut scope = self.idempotency.scope("event")?;
         if let Some(tenant) = tenant(context) {
             scope = scope.with_caller(tenant)?;
@@ -469,14 +469,16 @@ impl<T: DeserializeOwned> EventLayer<T> {
     /// # Errors
     ///
     /// [`ErrorKind::MissingKey`] if there is no key, but the layer requires one.
-    fn allowed(&self, key: Option<Key>) -> Result<Option<Key>, Error> {
-        if key.is_none() && self.required {
-            return Err(Error::new(
-                ErrorKind::MissingKey,
-                format!("the event has no idempotency key; events of type {} need one", type_name::<T>()),
-            ));
+    fn allowed(&self, key: Option<Key>, raw: &RawValue) -> Result<Option<Key>, Error> {
+        if key.is_some() || !self.required {
+            return Ok(key);
         }
-        Ok(key)
+        let why = match &self.key_from {
+            KeyFrom::Fields(fields) => fields.absence(raw.get().as_bytes()),
+            KeyFrom::RequestId => "the invocation has no request id".to_owned(),
+            KeyFrom::Closure => format!("the closure for {} returned none", type_name::<T>()),
+        };
+        Err(Error::new(ErrorKind::MissingKey, format!("the event has no idempotency key: {why}")))
     }
 
     fn fingerprint(&self, raw: &RawValue) -> Result<Fingerprint, Error> {

@@ -238,6 +238,7 @@ mod websocket;
 pub use answer::ResponseBody;
 pub use caller::{Caller, scope_caller, verified_caller};
 pub use guard::{guarded, guarded_streaming, run, run_streaming};
+pub(super) use locate::body_of;
 pub use problem::{EXPOSED_HEADERS, ProblemKind};
 pub use rejections::ReleaseRejections;
 pub use response::{recorded, replayed};

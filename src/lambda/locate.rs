@@ -15,7 +15,7 @@ use serde_json::{Value, value::RawValue};
 use super::http::HttpLayer;
 use super::{
     batch::Record,
-    describe::{CLOSURE, Description, Located},
+    describe::{CLOSURE, Description, Located, Part},
     keys,
 };
 use crate::{
@@ -52,6 +52,23 @@ fn is_first_lattice(event: &Value) -> bool {
 fn is_of_document_db(raw: &RawValue) -> bool {
     let event: Value = serde_json::from_str(raw.get()).unwrap_or_default();
     event.get("eventSource").and_then(Value::as_str) == Some("aws:docdb")
+}
+
+/// Returns the parts of an event as the wrapper `via` takes keys from them: a batch's records, a request's body, or the
+/// event.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] if the event isn't one for this wrapper.
+fn contents(via: &str, raw: &RawValue) -> Result<Vec<Part>, Error> {
+    match via {
+        "sqs" => Batch::<SqsMessage>::contents(raw),
+        "kinesis" => Batch::<KinesisRecord>::contents(raw),
+        "dynamodb" => Batch::<DynamoDbRecord>::contents(raw),
+        #[cfg(feature = "http")]
+        "http" | "http-body" => Ok(vec![(None, Ok(super::http::body_of(raw)?))]),
+        _ => Ok(vec![(None, Ok(raw.get().as_bytes().to_vec()))]),
+    }
 }
 
 fn invalid(message: impl Into<String>) -> Error {
@@ -168,6 +185,37 @@ impl Description {
         }
     }
 
+    /// Returns the parts of `event` that have no key in the description's [key fields](Self::key_fields), each with the
+    /// reason: which field is absent, null or blank, and which names are there in its place. The part is a batch's
+    /// record, by its identifier; `None` if the event isn't a batch. The list is empty if the description names no
+    /// fields. The reasons contain names of fields, but no values.
+    ///
+    /// ```
+    /// use lambda_idempotency::lambda::Description;
+    ///
+    /// let mut description = Description::new("orders", "event");
+    /// description.key_fields = vec!["/ID".to_owned()];
+    /// let keyless = description.keyless(br#"{"id": "order-17", "cents": 1250}"#);
+    /// assert_eq!(keyless, [(None, "`/ID` is absent: the top level has `cents`, `id`".to_owned())]);
+    /// ```
+    pub fn keyless(&self, event: &[u8]) -> Vec<(Option<String>, String)> {
+        let raw = serde_json::from_slice::<&RawValue>(event);
+        let (Ok(Some(fields)), Ok(raw)) = (self.fields(), raw) else { return Vec::new() };
+        let keyless = |(part, content): Part| {
+            let why = match content.map(|content| (fields.key_of(&content), content)) {
+                Ok((Ok(Some(_)), _)) => return None,
+                Ok((Ok(None), content)) => fields.absence(&content),
+                Ok((Err(error), _)) => error.to_string(),
+                Err(why) => why,
+            };
+            Some((part, why))
+        };
+        match contents(&self.via, raw) {
+            Ok(parts) => parts.into_iter().filter_map(keyless).collect(),
+            Err(error) => vec![(None, error.to_string())],
+        }
+    }
+
     fn is_keyed_by_closure(&self) -> bool {
         self.key_from.as_deref() == Some(CLOSURE)
     }
@@ -250,7 +298,8 @@ impl Description {
         worker.locate(raw, context)
     }
 
-    /// Locates a step inside the handler, or, for a Kafka or Amazon MQ event, one step for each record.
+    /// Locates a step inside the handler, or, for a batch, one step for each record. The key's fields are fields of the
+    /// event, of the request's body, or of each record's content.
     fn run(
         &self,
         idempotency: &Idempotency,
@@ -267,19 +316,29 @@ impl Description {
             Some(caller) => step.for_caller(caller)?,
             None => step,
         };
-        let by = |fields: &KeyFields, json: &str, part: Option<String>| -> Result<Option<Located>, Error> {
-            let key = fields.key_of(json.as_bytes())?;
+        let by = |fields: &KeyFields, json: &[u8], part: Option<String>| -> Result<Option<Located>, Error> {
+            let key = fields.key_of(json)?;
             Ok(key.map(|key| Located { key: step.stored_key(&key), fingerprint: None, part }))
         };
         match (self.fields()?, self.known_fields(raw)?) {
-            (Some(fields), None) => by(&fields, raw.get(), None).map(|located| located.into_iter().collect()),
+            (Some(fields), None) => {
+                let located = located_in_parts(&fields, raw, by)?;
+                if located.is_empty() {
+                    let described = Self { via: Self::detect("", raw.get().as_bytes()).via, ..self.clone() };
+                    let why = described.keyless(raw.get().as_bytes()).into_iter().next();
+                    let why = why.map_or_else(|| fields.absence(raw.get().as_bytes()), |(_, why)| why);
+                    let message = format!("the step `{name}` has no key: {why}");
+                    return Err(Error::new(ErrorKind::MissingKey, message));
+                }
+                Ok(located)
+            }
             (fields, Some(known)) => {
                 let records = keys::records_of_brokers(raw);
                 let located = records.iter().enumerate().map(|(place, (queue, record))| {
                     let part = Some(format!("record {place}"));
                     match &fields {
-                        Some(fields) => by(fields, record.get(), part),
-                        None => by(&known(queue), record.get(), part),
+                        Some(fields) => by(fields, record.get().as_bytes(), part),
+                        None => by(&known(queue), record.get().as_bytes(), part),
                     }
                 });
                 Ok(located.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
@@ -370,6 +429,21 @@ impl Description {
             None => Ok(layer),
         }
     }
+}
+
+/// Locates a step by fields of the event itself, or else of its parts: a batch's records, or a request's body.
+fn located_in_parts(
+    fields: &KeyFields,
+    raw: &RawValue,
+    by: impl Fn(&KeyFields, &[u8], Option<String>) -> Result<Option<Located>, Error>,
+) -> Result<Vec<Located>, Error> {
+    if let Some(located) = by(fields, raw.get().as_bytes(), None)? {
+        return Ok(vec![located]);
+    }
+    let via = Description::detect("", raw.get().as_bytes()).via;
+    let parts = contents(&via, raw).unwrap_or_default().into_iter();
+    let located = parts.filter_map(|(part, content)| by(fields, &content.ok()?, part).ok().flatten());
+    Ok(located.collect())
 }
 
 impl<F: Format> Operation<F> {

@@ -8,7 +8,10 @@ use lambda_runtime::{Diagnostic, IntoFunctionResponse, LambdaEvent};
 use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceExt as _};
 
-use crate::error::own::{self, Shown};
+use crate::{
+    error::own::{self, Shown},
+    failure::shown_in_any,
+};
 
 /// Runs a function as `lambda_runtime::run` does, and reports this library's errors to Lambda with their own types.
 ///
@@ -111,7 +114,7 @@ impl<E: Into<Diagnostic> + fmt::Debug + 'static> From<Typed<E>> for Diagnostic {
 
 /// Converts a handler's error as [`run`] does. Also returns this library's errors in it.
 pub(crate) fn diagnosed<E: Into<Diagnostic> + fmt::Debug + 'static>(error: E) -> (Diagnostic, Shown) {
-    let found = own::shown_in_any(&error);
+    let found = shown_in_any(&error);
     // The conversion writes the error's text, which may show an error that isn't a source.
     let (mut diagnostic, written) = own::shown_while(|| error.into());
     let is_refused_step = found.is_refused_step || written.is_refused_step;

@@ -39,8 +39,19 @@ impl Pointer {
     ///
     /// If a name on the path can't be read, or appears twice.
     pub(super) fn find<'j>(&self, json: &'j RawValue) -> Result<Option<&'j str>, serde_json::Error> {
-        let mut at = json;
+        let (_, at, is_all) = self.deepest(json)?;
+        Ok(is_all.then_some(at))
+    }
+
+    /// Follows the path as far as `json` has it. Returns that part of the path, its value, and whether it's the whole path.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`find`](Self::find).
+    pub(super) fn deepest<'j>(&self, json: &'j RawValue) -> Result<(&str, &'j str, bool), serde_json::Error> {
+        let (mut at, mut length) = (json, 0);
         for token in self.0.split('/').skip(1) {
+            let step = token.len() + 1;
             let token = token.replace("~1", "/").replace("~0", "~");
             let mut reader = serde_json::Deserializer::from_str(at.get());
             let found = match at.get().as_bytes().first() {
@@ -51,10 +62,10 @@ impl Pointer {
                 },
                 _ => None,
             };
-            let Some(found) = found else { return Ok(None) };
-            at = found;
+            let Some(found) = found else { return Ok((&self.0[..length], at.get(), false)) };
+            (at, length) = (found, length + step);
         }
-        Ok(Some(at.get()))
+        Ok((&self.0, at.get(), true))
     }
 }
 

@@ -1,7 +1,8 @@
 //! `idempotency why`: finds the records of an event's operations, and shows what happened and what to do.
 
 use std::{
-    collections::HashSet,
+    cell::Cell,
+    collections::{BTreeMap, HashMap, HashSet},
     fs,
     io::{self, Read as _},
     path::{Path, PathBuf},
@@ -11,6 +12,7 @@ use std::{
 
 use clap::Args;
 use lambda_idempotency::{
+    StoredKey,
     lambda::{Description, Located},
     settings::Mode,
     store::{Record, Store},
@@ -22,6 +24,7 @@ use serde_json::{Value, json};
 use super::{
     inspect::{NO_RECORD, next_steps},
     key::ScopeArguments,
+    list::{function_of, read_until},
     read,
     view::{RuleArguments, View},
 };
@@ -35,7 +38,11 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// The idempotency key itself, or a record's id, instead of an event.
-    #[arg(value_name = "KEY", required_unless_present = "event", conflicts_with = "event")]
+    #[arg(
+        value_name = "KEY",
+        required_unless_present_any = ["event", "request_id"],
+        conflicts_with_all = ["event", "request_id"]
+    )]
     key: Option<String>,
 
     /// The file with the event that Lambda delivers to the function, as JSON; `-` is standard input.
@@ -55,8 +62,16 @@ pub(crate) struct Arguments {
     #[arg(long = "key-header", value_name = "NAME", requires = "event")]
     key_headers: Vec<String>,
 
-    /// The invocation's request id, if the function uses it as the key: `events_by_request_id`.
-    #[arg(long, value_name = "ID", requires = "event")]
+    /// A step of the handler, and the field that its key comes from, such as hotel=/trip_id: shows the record of
+    /// `idempotency.operation("hotel")`, or of `#[idempotent(operation = "hotel")]`. Can be repeated. If a step's key is
+    /// built from several fields by `KeyFields`, repeat the step's name. A field is named as for --key-field.
+    #[arg(long = "step", value_name = "NAME=FIELD", requires = "event", value_parser = step)]
+    steps: Vec<(String, String)>,
+
+    /// An invocation's request id. With --event, it's the key of a function that uses `events_by_request_id`. Without an
+    /// event, the command reads the whole store, and shows the records whose last claim is that invocation's. DynamoDB
+    /// bills this as a Scan of the whole table.
+    #[arg(long, value_name = "ID")]
     request_id: Option<String>,
 
     /// Print JSON.
@@ -73,6 +88,11 @@ pub(crate) struct Arguments {
     store: StoreArguments,
 }
 
+const NOT_CLAIMED: &str = "
+No record's last claim is this invocation's. A replay or a refusal writes nothing, a later attempt's claim has its own
+request id, and a record is deleted after its expiry. The function's log has the ids of an invocation's records.
+";
+
 /// One operation, and its record if there is one.
 struct Answer {
     located: Located,
@@ -85,21 +105,34 @@ struct Answer {
 struct Case {
     event: Value,
     answers: Vec<Answer>,
-    /// The identifiers of the batch's records that have no valid key, so that no operation was found for them.
-    without_key: Vec<String>,
+    /// The batch's records that have no valid key, so that no operation was found for them.
+    without_key: WithoutKey,
+    /// How many records a search by the request id read.
+    searched: Option<usize>,
     mode: Mode,
     rules: RuleArguments,
     store: StoreArguments,
 }
 
-/// Shows the records of an event, or of a key.
+/// The parts of an event that have no valid key.
+#[derive(Default)]
+struct WithoutKey {
+    /// A batch's records, by their identifiers.
+    identifiers: Vec<String>,
+    /// Which field of the key a part lacks, and which names it has. Unknown for keys that aren't from fields.
+    reasons: HashMap<Option<String>, String>,
+}
+
+/// Shows the records of an event, of a key, or of an invocation.
 pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
+    if let (None, Some(id)) = (&arguments.event, &arguments.request_id) {
+        return arguments.of_invocation(id).await;
+    }
     let (description, event, located) = match &arguments.event {
         Some(path) => arguments.locate(path)?,
         None => (None, Value::Null, vec![arguments.of_key()?]),
     };
-    let via = description.as_ref().map_or("", |description| description.via.as_str());
-    let without_key = without_key(&event, via, &located);
+    let without_key = WithoutKey::of(&event, description.as_ref(), &located);
     let mode =
         description.as_ref().map(Description::mode).transpose().map_err(|error| Problem::of(&error))?;
     let mode = mode.flatten().unwrap_or_default();
@@ -115,14 +148,8 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     }
     let skew_margin_ms = description.as_ref().and_then(|description| description.skew_margin_ms);
     let rules = arguments.rules.or_described(skew_margin_ms);
-    let case = Case { event, answers, without_key, mode, rules, store: named };
-    if arguments.json {
-        words::print_json(&case.in_json())?;
-    } else {
-        words::print(&case.in_text())?;
-    }
-    let all_found = case.without_key.is_empty() && case.answers.iter().all(|answer| answer.record.is_some());
-    Ok(if all_found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let case = Case { event, answers, without_key, searched: None, mode, rules, store: named };
+    case.print(arguments.json)
 }
 
 /// Reads the record under the operation's key or, if there's none, the record that shadow mode wrote.
@@ -134,49 +161,89 @@ async fn find(store: &Arc<dyn Store>, located: Located) -> Result<Answer> {
     Ok(Answer { located, is_shadow: record.is_some(), record })
 }
 
-/// Returns the identifiers of the batch's records that have no operation in `located`.
-fn without_key(event: &Value, via: &str, located: &[Located]) -> Vec<String> {
-    // A pipe of EventBridge Pipes sends an array, and identifies a stream's records by their events' ids.
-    let identifier = match via {
-        "sqs" => "/messageId",
-        "kinesis" | "dynamodb" if event.is_array() => "/eventID",
-        "kinesis" => "/kinesis/sequenceNumber",
-        "dynamodb" => "/dynamodb/SequenceNumber",
-        _ => return vec![],
-    };
-    let keyed: HashSet<&str> = located.iter().filter_map(|located| located.part.as_deref()).collect();
-    let records = event.get("Records").unwrap_or(event).as_array().into_iter().flatten();
-    let all = records.filter_map(|record| record.pointer(identifier)?.as_str());
-    all.filter(|&identifier| !keyed.contains(identifier)).map(str::to_owned).collect()
+/// Whether the function wrote the record in shadow mode: the operation's name ends with a mark.
+fn is_in_shadow(key: &StoredKey) -> bool {
+    let operation =
+        |key: &StoredKey| key.as_str().rsplit_once('#').map(|(operation, _)| operation.to_owned());
+    let mark = operation(&StoredKey::from_stored("/#").in_shadow()).unwrap_or_default();
+    operation(key).is_some_and(|operation| operation.ends_with(mark.trim_start_matches('/')))
+}
+
+/// Reads `NAME=FIELD`.
+fn step(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, field)) if !name.is_empty() && !field.is_empty() => {
+            Ok((name.to_owned(), field.to_owned()))
+        }
+        _ => Err("give the step's name and the field of its key, such as hotel=/trip_id".to_owned()),
+    }
+}
+
+impl WithoutKey {
+    /// Finds the parts of the event that have no operation in `located`.
+    fn of(event: &Value, description: Option<&Description>, located: &[Located]) -> Self {
+        let Some(description) = description else { return Self::default() };
+        // A pipe of EventBridge Pipes sends an array, and identifies a stream's records by their events' ids.
+        let identifier = match description.via.as_str() {
+            "sqs" => Some("/messageId"),
+            "kinesis" | "dynamodb" if event.is_array() => Some("/eventID"),
+            "kinesis" => Some("/kinesis/sequenceNumber"),
+            "dynamodb" => Some("/dynamodb/SequenceNumber"),
+            _ => None,
+        };
+        let keyed: HashSet<&str> = located.iter().filter_map(|located| located.part.as_deref()).collect();
+        let records = event.get("Records").unwrap_or(event).as_array().into_iter().flatten();
+        let all = records.filter_map(|record| record.pointer(identifier?)?.as_str());
+        let identifiers = all.filter(|&identifier| !keyed.contains(identifier)).map(str::to_owned).collect();
+        let reasons = description.keyless(event.to_string().as_bytes()).into_iter().collect();
+        Self { identifiers, reasons }
+    }
+
+    /// Lists the batch's records.
+    fn in_text(&self, mode: Mode) -> String {
+        let then = match mode {
+            Mode::Enforce => {
+                "no valid key, so the worker doesn't run it, and it's returned to its source: the queue or the stream.\n\
+                 Only a worker with `required(false)` runs a message that has no key."
+            }
+            Mode::Shadow | Mode::Off => {
+                "no valid key, so the worker runs this message without a record, unless the message can't be read."
+            }
+        };
+        let of_each = self.identifiers.iter().map(|identifier| {
+            let why = self.reasons.get(&Some(identifier.clone()));
+            let why = why.map(|why| format!("{}\n", words::printable(why))).unwrap_or_default();
+            format!("\n{}: {then}\n{why}", words::printable(identifier))
+        });
+        of_each.collect()
+    }
+
+    /// The reasons in JSON, for the parts that have one.
+    fn reasons(&self) -> Vec<Value> {
+        let mut reasons: Vec<_> = self.reasons.iter().collect();
+        reasons.sort();
+        reasons.into_iter().map(|(part, why)| json!({ "part": part, "why": why })).collect()
+    }
 }
 
 /// Reports that the function would run the event without a record, or refuse it.
-fn nothing(arguments: &Arguments, without_key: &[String], mode: Mode) -> Result<ExitCode> {
+fn nothing(arguments: &Arguments, without_key: &WithoutKey, mode: Mode) -> Result<ExitCode> {
     if arguments.json {
-        words::print_json(&json!({ "operations": [], "without_key": without_key }))?;
+        words::print_json(&json!({
+            "operations": [],
+            "without_key": without_key.identifiers,
+            "reasons": without_key.reasons(),
+        }))?;
     } else {
+        let why = without_key.reasons.get(&None);
+        let why = why.map(|why| format!("The key's field: {}.\n", words::printable(why))).unwrap_or_default();
         words::print(&format!(
             "The event has no protected operation: it has no key, its HTTP method isn't protected, or none of its \
-             messages has a valid key.\nThe function runs it unprotected, or refuses it.\n{}",
-            unkeyed(without_key, mode)
+             messages has a valid key.\n{why}The function runs it unprotected, or refuses it.\n{}",
+            without_key.in_text(mode)
         ))?;
     }
     Ok(ExitCode::FAILURE)
-}
-
-/// Lists the batch's records that have no valid key.
-fn unkeyed(without_key: &[String], mode: Mode) -> String {
-    let then = match mode {
-        Mode::Enforce => {
-            "no valid key, so the worker doesn't run it, and it's returned to its source: the queue or the stream.\n\
-             Only a worker with `required(false)` runs a message that has no key."
-        }
-        Mode::Shadow | Mode::Off => {
-            "no valid key, so the worker runs this message without a record, unless the message can't be read."
-        }
-    };
-    let of_each = without_key.iter();
-    of_each.map(|identifier| format!("\n{}: {then}\n", words::printable(identifier))).collect()
 }
 
 impl Arguments {
@@ -192,10 +259,16 @@ impl Arguments {
         let mut context = Invocation::default();
         context.tenant_id = self.scope.tenant.clone();
         context.request_id = self.request_id.clone().unwrap_or_default();
+        if self.asks_only_for_steps() {
+            return Ok((None, event, self.steps(self.function()?, &bytes, &context)?));
+        }
         let mut last = None;
         for description in self.descriptions(&bytes)? {
             match description.locate(&bytes, &context, self.scope.caller_text()) {
-                Ok(located) => return Ok((Some(description), event, located)),
+                Ok(mut located) => {
+                    located.extend(self.steps(description.function.clone(), &bytes, &context)?);
+                    return Ok((Some(description), event, located));
+                }
                 Err(error) => last = Some(error),
             }
         }
@@ -206,6 +279,64 @@ impl Arguments {
                  file",
             ),
         })
+    }
+
+    /// Whether no option is about the handler's wrapper, so that only the records of the steps count.
+    fn asks_only_for_steps(&self) -> bool {
+        let of_wrapper = self.describe.is_some()
+            || self.scope.via.is_some()
+            || self.scope.operation.is_some()
+            || self.request_id.is_some()
+            || !(self.key_fields.is_empty() && self.key_headers.is_empty());
+        !self.steps.is_empty() && !of_wrapper
+    }
+
+    /// Returns the keys of the handler's steps, as `--step` names them.
+    fn steps(&self, function: String, event: &[u8], context: &Invocation) -> Result<Vec<Located>> {
+        let mut fields = BTreeMap::<_, Vec<_>>::new();
+        self.steps.iter().for_each(|(name, field)| fields.entry(name).or_default().push(field.clone()));
+        let mut all = Vec::new();
+        for (name, _) in &self.steps {
+            let Some(key_fields) = fields.remove(name) else { continue };
+            let mut description = Description::new(&function, "run");
+            description.operation = Some(name.clone());
+            description.key_fields = key_fields;
+            let located = description.locate(event, context, self.scope.caller_text());
+            for mut located in located.map_err(|error| Problem::of(&error))? {
+                let of_part = located.part.map(|part| format!(" of {part}")).unwrap_or_default();
+                located.part = Some(format!("the step {name}{of_part}"));
+                all.push(located);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Searches the whole store for the records that this invocation claimed, and shows them.
+    async fn of_invocation(&self, id: &str) -> Result<ExitCode> {
+        let scanned = self.store.open().await?;
+        let (read, function) = (Cell::new(0_usize), self.scope.function.as_deref());
+        let found = read_until(&scanned, usize::MAX, |key, record| {
+            read.set(read.get() + 1);
+            let is_its = record.as_ref().is_ok_and(|record| record.request_id.as_deref() == Some(id));
+            is_its && function.is_none_or(|function| function == function_of(key))
+        });
+        let found = found.await?;
+        let store = self.store.open_any().await?;
+        let mut answers = Vec::with_capacity(found.len());
+        for (key, _) in found {
+            let is_shadow = is_in_shadow(&key);
+            answers.push(Answer { is_shadow, ..find(&store, Located::of(key)).await? });
+        }
+        let case = Case {
+            event: Value::Null,
+            answers,
+            without_key: WithoutKey::default(),
+            searched: Some(read.get()),
+            mode: Mode::default(),
+            rules: self.rules,
+            store: self.store.clone(),
+        };
+        case.print(self.json)
     }
 
     /// Returns the descriptions that may fit the event: those in the file, or one for the event's source.
@@ -260,6 +391,17 @@ impl Arguments {
 }
 
 impl Case {
+    fn print(&self, as_json: bool) -> Result<ExitCode> {
+        if as_json {
+            words::print_json(&self.in_json())?;
+        } else {
+            words::print(&self.in_text())?;
+        }
+        let is_whole = self.without_key.identifiers.is_empty() && !self.answers.is_empty();
+        let all_found = is_whole && self.answers.iter().all(|answer| answer.record.is_some());
+        Ok(if all_found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
     fn view<'a>(&self, answer: &'a Answer, record: &'a Record) -> View<'a> {
         View { key: &answer.located.key, record, rules: self.rules, now: system_clock().now() }
     }
@@ -278,16 +420,27 @@ impl Case {
                 "same_payload": matches,
             })
         });
-        json!({
+        let mut document = json!({
             "operations": operations.collect::<Vec<_>>(),
-            "without_key": self.without_key,
+            "without_key": self.without_key.identifiers,
+            "reasons": self.without_key.reasons(),
             "trace": trace_of(&self.event),
             "mode": self.mode.as_str(),
-        })
+        });
+        if let Some(searched) = self.searched {
+            document["searched"] = searched.into();
+        }
+        document
     }
 
     fn in_text(&self) -> String {
         let mut text = format!("The store: {}\n", self.store.location());
+        if let Some(searched) = self.searched {
+            let of_all = words::count(searched, "record");
+            text.push_str(&format!(
+                "Read all its {of_all}. DynamoDB bills this as a Scan of the whole table.\n"
+            ));
+        }
         if let Some(trace) = trace_of(&self.event) {
             text.push_str(&format!("The event's trace: {}\n", words::printable(trace)));
         }
@@ -298,7 +451,10 @@ impl Case {
             }
             text.push_str(&self.one_in_text(answer));
         }
-        text.push_str(&unkeyed(&self.without_key, self.mode));
+        text.push_str(&self.without_key.in_text(self.mode));
+        if self.searched.is_some() && self.answers.is_empty() {
+            text.push_str(NOT_CLAIMED);
+        }
         text
     }
 
@@ -344,7 +500,11 @@ fn contents(path: &Path) -> io::Result<Vec<u8>> {
 fn hint(error: &lambda_idempotency::Error) -> &'static str {
     let text = error.to_string();
     [
-        ("key itself", ": add --key-field FIELD, or give the key and its scope instead of --event"),
+        (
+            "key itself",
+            ": add --key-field FIELD, or --step NAME=FIELD for the record of a step in the handler, or give the key and \
+             its scope instead of --event",
+        ),
         ("closure returns", ": add --resolved-caller TEXT"),
         ("caller-unknown", "; if the function's own code names the caller, add --resolved-caller TEXT"),
         ("request id", ": add --request-id ID"),

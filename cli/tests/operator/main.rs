@@ -9,6 +9,7 @@ mod look;
 mod postgres;
 mod redis;
 mod settle;
+mod steps;
 mod sweep;
 mod table;
 mod watch;

@@ -27,7 +27,10 @@ async fn operator_commands_work_on_postgres() {
         (made.code, made.out),
         (0, format!("table `{table}` was created: with an index for `idempotency sweep`\n"))
     );
-    assert_eq!(run(&["table", "create", "--json"]).await.json(), json!({ "table": table, "created": false }));
+    assert_eq!(
+        run(&["table", "create", "--json"]).await.json(),
+        json!({ "table": table, "created": false, "changed": [] })
+    );
     let fit = run(&["table", "check"]).await;
     assert!(
         fit.code == 0 && fit.out.contains("is ok: its schema fits this version of the library"),

@@ -38,12 +38,14 @@ async fn created_table_passes_the_check() {
     );
     let again = bench.run(&["table", "create"]).await;
     assert!(again.code == 0 && again.out.contains("already exists"), "{again:?}");
+    assert!(again.out.contains("Nothing was changed"), "{again:?}");
     let fit = bench.run(&["table", "check"]).await;
     assert_eq!(
         (fit.code, fit.out.as_str()),
         (0, "table `idempotency-tests` is ok: its key is right, and TTL is on\n")
     );
-    assert_eq!(bench.run(&["table", "create", "--json"]).await.json()["created"], false);
+    let again = bench.run(&["table", "create", "--json"]).await.json();
+    assert_eq!((&again["created"], again["changed"].as_array().unwrap().len()), (&false.into(), 0));
     let fit = bench.run(&["table", "check", "--json"]).await.json();
     assert_eq!((&fit["ok"], fit["problems"].as_array().unwrap().len()), (&true.into(), 0));
 }
@@ -68,7 +70,15 @@ async fn each_table_problem_has_a_fix() {
     assert_eq!((json.0, &json.1["ok"]), (2, &false.into()));
     assert_eq!(json.1["problems"][1]["is_note"], true);
     // The printed command fixes the error. The note stays.
-    assert_eq!(bench.run(&[&["table", "create"], &table[..]].concat()).await.code, 0);
+    let created = bench.run(&[&["table", "create"], &table[..]].concat()).await;
+    assert_eq!(
+        (created.code, created.out.as_str()),
+        (
+            0,
+            "table `idempotency-tests` already existed, and was changed: TTL was switched on, on the attribute \
+             `expires_at`\n"
+        )
+    );
     let noted = bench.run(&["table", "check"]).await;
     assert_eq!((noted.code, noted.out.lines().count()), (0, 2), "{noted:?}");
 
@@ -78,7 +88,13 @@ async fn each_table_problem_has_a_fix() {
     let keys =
         "error: the table has the key `pk` (S, HASH), but the configuration says `id` (S, HASH). fix: ";
     assert!(wrong.code == 2 && wrong.out.starts_with(keys), "{wrong:?}");
-    bench.run(&["table", "create"]).await.is_bad_input(&["can't be used", "`pk` (S, HASH)"]);
+    let refused = bench.run(&["table", "create"]).await;
+    refused.is_bad_input(&[
+        "can't be used",
+        "`pk` (S, HASH)",
+        ". fix: a table's key can't be changed",
+        "--attributes",
+    ]);
     for command in [&["list"][..], &["list", "--counts"], &["list", "--unresolved"]] {
         bench.run(command).await.is_bad_input(&["can't be used", "`pk` (S, HASH)"]);
     }

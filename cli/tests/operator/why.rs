@@ -428,7 +428,9 @@ async fn messages_without_a_key_are_listed() {
         assert!(found.out.contains(words), "{words:?} isn't in {found:?}");
     }
     let json = bench.run(&[&why[..], &["--json"]].concat()).await.json();
-    assert_eq!(json, json!({ "operations": [], "without_key": ["sec\u{1b}ond"] }));
+    let why = "`/order_id` is absent: the top level has `article`";
+    let reasons = json!([{ "part": "sec\u{1b}ond", "why": why }]);
+    assert_eq!(json, json!({ "operations": [], "without_key": ["sec\u{1b}ond"], "reasons": reasons }));
     fs::remove_file(&file).unwrap();
 }
 

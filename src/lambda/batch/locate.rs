@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     error::Error,
-    lambda::{Description, Located, describe::CLOSURE},
+    lambda::{
+        Description, Located,
+        describe::{CLOSURE, Part},
+    },
 };
 
 impl<R: Record> Batch<R> {
@@ -48,5 +51,20 @@ impl<R: Record> Batch<R> {
                 Work::Unprotected | Work::Refused(..) => None,
             });
         Ok(located.collect())
+    }
+
+    /// Returns each record's identifier, with its content, or why the content can't be read.
+    pub(in crate::lambda) fn contents(event: &RawValue) -> Result<Vec<Part>, Error> {
+        let (records, by_pipe) = record::records(event, R::SOURCE)?;
+        let part = |raw| {
+            let reading = R::read(raw, Way { in_order: false, by_pipe });
+            let content = reading.record.map_err(|error| error.to_string());
+            let content = content.and_then(|record| match record.unreadable() {
+                Some(why) => Err(why.to_owned()),
+                None => Ok(record.as_ref().to_vec()),
+            });
+            (reading.identifier.map(|identifier| identifier.into_owned()), content)
+        };
+        Ok(records.into_iter().map(part).collect())
     }
 }

@@ -20,6 +20,15 @@ use crate::{
     lambda::{Description, Located, describe::CLOSURE},
 };
 
+/// Returns the body of this event's request.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] if the event isn't an HTTP event, or can't be read.
+pub(in crate::lambda) fn body_of(event: &RawValue) -> Result<Vec<u8>, Error> {
+    Ok(guard::request_of(event)?.into_body().to_vec())
+}
+
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// Describes the layer, for tools that look for its records; see [`Description`].
     pub fn describe(&self) -> Description {
