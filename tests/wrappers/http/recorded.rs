@@ -160,6 +160,21 @@ async fn rejections_before_the_handler_are_released() {
     assert!(is_replay(&service.oneshot(own()).await.unwrap()));
 }
 
+/// A limiter outside the layer sees replays too, and a request that it refuses claims nothing.
+#[tokio::test]
+async fn limiters_outside_leave_the_key_free() {
+    let runs = Runs::default();
+    let layered = at_most_once().http().layer(handler(&runs));
+    let service = Limiter { drops_extensions: false }.layer(layered);
+    let hurried = || with_header(post(Some("k"), "{}"), "hurry", "1");
+    assert_eq!(service.clone().oneshot(hurried()).await.unwrap().status().as_u16(), 429);
+    for is_replayed in [false, true] {
+        let answer = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!((is_replay(&answer), runs.count()), (is_replayed, 1));
+    }
+    assert_eq!(service.oneshot(hurried()).await.unwrap().status().as_u16(), 429);
+}
+
 #[tokio::test]
 async fn answers_are_recorded_despite_dropped_extensions() {
     let runs = Runs::default();
