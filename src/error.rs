@@ -277,7 +277,8 @@ pub(crate) mod own {
         }
     }
 
-    fn note(error_type: impl FnOnce() -> String, is_refused_step: bool) {
+    /// Notes an error of this library that's being shown, or an error that contains one.
+    pub(crate) fn note(error_type: impl FnOnce() -> String, is_refused_step: bool) {
         SHOWN.with_borrow_mut(|shown| {
             if let Some(shown) = shown {
                 shown.error_type.get_or_insert_with(error_type);

@@ -46,6 +46,8 @@ enum How {
 /// An error, and its type as Lambda reports it.
 struct Caused {
     error_type: Cow<'static, str>,
+    /// Whether a step's refusal is a cause, and the step may succeed later.
+    is_refused_step: bool,
     error: Box<dyn StdError + Send + Sync>,
 }
 
@@ -101,8 +103,19 @@ impl Failure {
 impl Caused {
     fn new<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
         let error = error.into();
-        let own = own::shown_in(&*error).error_type;
-        Self { error_type: own.map_or(Cow::Borrowed(type_name::<E>()), Cow::Owned), error }
+        let own::Shown { error_type, is_refused_step } = own::shown_in(&*error);
+        Self {
+            error_type: error_type.map_or(Cow::Borrowed(type_name::<E>()), Cow::Owned),
+            is_refused_step,
+            error,
+        }
+    }
+
+    /// Notes this library's error that's a cause, since the text may not show it.
+    fn note(&self) {
+        if let Cow::Owned(own) = &self.error_type {
+            own::note(|| own.clone(), self.is_refused_step);
+        }
     }
 }
 
@@ -115,8 +128,14 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            How::Permanent(failure) => f.write_str(&failure.error_message),
-            How::Transient(caused) | How::Other(caused) => caused.error.fmt(f),
+            How::Permanent(failure) => {
+                own::note(|| failure.error_type.clone(), false);
+                f.write_str(&failure.error_message)
+            }
+            How::Transient(caused) | How::Other(caused) => {
+                caused.note();
+                caused.error.fmt(f)
+            }
         }
     }
 }
@@ -248,6 +267,8 @@ mod tests {
         let own = crate::Key::new("").unwrap_err();
         let text = own.to_string();
         assert_eq!(Failure::from(own).own_text(), Some(text));
+        let step: RunError<std::io::Error> = crate::Key::new("").unwrap_err().into();
+        assert_eq!(Failure::from(step).error_type(), "Idempotency.InvalidKey");
         let other = Failure::from(std::io::Error::other("card 4111111111111111"));
         assert_eq!((other.error_type(), other.own_text()), ("std::io::error::Error", None));
     }

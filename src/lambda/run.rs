@@ -134,3 +134,107 @@ fn is_chosen<E>(error_type: &str) -> bool {
         [type_name::<E>(), type_name::<Box<dyn StdError + Send + Sync>>(), type_name::<Box<dyn StdError>>()];
     !names.contains(&error_type.trim_start_matches('&'))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, Failure, Key, RecordedFailure, RunError};
+
+    type Boxed = Box<dyn StdError + Send + Sync>;
+
+    fn own() -> Error {
+        Key::new("").unwrap_err()
+    }
+
+    fn type_of<E: Into<Diagnostic> + fmt::Debug + 'static>(error: E) -> String {
+        let own: Diagnostic = typed(error).into();
+        own.error_type
+    }
+
+    /// An error that has another as its source, and a list of errors that are neither sources nor shown.
+    #[derive(Debug)]
+    struct Context(Option<Boxed>, #[expect(dead_code, reason = "only `Debug` reads it")] Vec<Error>);
+
+    impl fmt::Display for Context {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("booking the hotel")
+        }
+    }
+
+    impl StdError for Context {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            self.0.as_ref().map(|source| &**source as _)
+        }
+    }
+
+    impl From<Context> for Diagnostic {
+        fn from(error: Context) -> Self {
+            Boxed::from(error).into()
+        }
+    }
+
+    fn within(source: impl Into<Boxed>) -> Context {
+        Context(Some(source.into()), Vec::new())
+    }
+
+    #[test]
+    fn library_errors_are_found_at_any_depth() {
+        let step = || RunError::<Boxed>::from(own());
+        let found = [
+            type_of(own()),
+            type_of(step()),
+            type_of(Boxed::from(within(within(step())))),
+            type_of(RunError::<Boxed>::Handler(within(step()).into())),
+            type_of(Boxed::from(RunError::<Boxed>::Handler(within(step()).into()))),
+            type_of(Failure::from(within(step()))),
+            type_of(Failure::transient(within(step()))),
+            type_of(RunError::Handler(Failure::from(within(step())))),
+            type_of(Boxed::from(RunError::Handler(Failure::from(within(step()))))),
+            type_of(Boxed::from(std::io::Error::other(own()))),
+            type_of(Box::<dyn StdError>::from(within(own()))),
+            type_of(anyhow::Error::from(within(own())).context("the trip").context("Rome")),
+            type_of(RunError::Handler(anyhow::Error::from(own()).context("the trip"))),
+        ];
+        assert_eq!(found, ["Idempotency.InvalidKey"; 13].map(str::to_owned));
+    }
+
+    #[test]
+    fn recorded_failures_keep_their_type_in_boxes() {
+        let declined = || RecordedFailure::new("CardDeclined", "the bank said no");
+        let step = || RunError::<Failure>::Recorded(declined());
+        let unstored = || RunError::Handler(Failure::permanent("CardDeclined", "the bank said no"));
+        let found = [
+            type_of(step()),
+            type_of(Boxed::from(step())),
+            type_of(Boxed::from(within(step()))),
+            type_of(anyhow::Error::from(step()).context("the trip")),
+            type_of(Boxed::from(within(unstored()))),
+            type_of(Failure::from(step())),
+        ];
+        assert_eq!(found, ["CardDeclined"; 6].map(str::to_owned));
+    }
+
+    #[test]
+    fn outermost_error_decides_the_type() {
+        let inner = Error::new(crate::ErrorKind::Unavailable, "the store is down");
+        let outer = Error::new(crate::ErrorKind::Fenced, "taken over").with_source(within(inner));
+        assert_eq!(type_of(Boxed::from(within(outer))), "Idempotency.Fenced");
+    }
+
+    #[test]
+    fn errors_that_are_only_listed_change_nothing() {
+        let listed = || Context(None, vec![own()]);
+        let boxed = || format!("&{}", type_name::<Boxed>());
+        assert_eq!(type_of(Boxed::from(listed())), boxed());
+        assert_eq!(type_of(listed()), boxed());
+        assert_eq!(type_of(own().to_string()), "&alloc::string::String");
+        let chosen = Diagnostic { error_type: "NoTrip".to_owned(), error_message: own().to_string() };
+        assert_eq!(type_of(chosen), "NoTrip");
+        assert_eq!(type_of(std::io::Error::other("down")), "&std::io::error::Error");
+    }
+
+    #[test]
+    fn log_shows_the_handler_s_error() {
+        assert_eq!(format!("{:?}", typed("down")), "\"down\"");
+    }
+}
