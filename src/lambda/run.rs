@@ -31,7 +31,7 @@ use crate::{
 /// Diagnostic`, that name stays. The type is lost if a handler makes a text of an error: pass on the error itself. Your
 /// own error type in a box has to return this library's error as its `source()`, or write it in its `Display`.
 ///
-/// For `run_concurrent`, or for a `Runtime` with layers of its own, use [`typed`]. HTTP functions start with
+/// For `run_concurrent`, or for a `Runtime` with your own layers, use [`typed`]. HTTP functions start with
 /// [`http::run`](super::http::run), which does the same.
 ///
 /// # Errors

@@ -96,7 +96,7 @@ impl Delivery {
     }
 
     /// Checks that this library refused the delivery with an error of this kind, or with the error's HTTP response, and
-    /// that a function which passes the error on keeps its type, or gives it a type of its own.
+    /// that a function which passes the error on keeps its type, or replaces it by the function's own type.
     ///
     /// # Panics
     ///

@@ -194,8 +194,15 @@ impl WithoutKey {
         let keyed: HashSet<&str> = located.iter().filter_map(|located| located.part.as_deref()).collect();
         let records = event.get("Records").unwrap_or(event).as_array().into_iter().flatten();
         let all = records.filter_map(|record| record.pointer(identifier?)?.as_str());
-        let identifiers = all.filter(|&identifier| !keyed.contains(identifier)).map(str::to_owned).collect();
-        let reasons = description.keyless(event.to_string().as_bytes()).into_iter().collect();
+        let all = all.filter(|&identifier| !keyed.contains(identifier)).map(str::to_owned);
+        let identifiers: Vec<_> = all.collect();
+        // A request may have its key in a header.
+        let reasons = description.keyless(event.to_string().as_bytes()).into_iter();
+        let reasons = reasons.filter(|(part, _)| match part {
+            Some(part) => identifiers.contains(part),
+            None => located.is_empty(),
+        });
+        let reasons = reasons.collect();
         Self { identifiers, reasons }
     }
 
