@@ -49,9 +49,8 @@
 //! | `dynamodb` | yes | the DynamoDB store, and with it the AWS SDK |
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
 //! | `events` | with `http` | `lambda_runtime`: a layer for typed events; workers for SQS, Kinesis, DynamoDB Streams |
-//! | `axum` | no | the whole path for an HTTP layer inside axum's `Router::nest` |
+//! | `axum` | no | the HTTP layer sees the whole path inside axum's `Router::nest`, and reads an axum body itself, so that a body that breaks off causes no panic |
 //! | `sqs-visibility` | no | hides an SQS message that another delivery is processing, until that delivery's lease ends |
-//! | `axum` | no | the HTTP layer reads an axum body itself, so a body that breaks off causes no panic |
 //! | `jmespath` | no | JMESPath expressions beside JSON Pointers in [`KeyFields`] |
 //! | `macros` | no | the attribute `#[idempotent]`, the short form of [`Operation::run`] |
 //! | `client` | no | the module `client`: a `reqwest` client that sends the same key in every attempt |
