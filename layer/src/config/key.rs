@@ -9,6 +9,7 @@ use lambda_idempotency::{
 };
 use serde::de::IgnoredAny;
 
+use super::value::{Read, Wrong, list};
 use crate::event::Kind;
 
 /// The source of an event's key.
@@ -27,23 +28,21 @@ pub(crate) enum KeyOf {
     Record(Kind),
 }
 
-const ALLOWED: &str = "a JSON Pointer such as /orderId, several with commas between them, jmespath:EXPRESSION, header, \
+/// The valid values of the setting.
+pub(super) const ALLOWED: &str = "a JSON Pointer such as /orderId, several with commas between them, jmespath:EXPRESSION, header, \
                        request-id, eventbridge, scheduler, sns, s3, step-functions, sqs, kinesis or dynamodb";
 
 impl KeyOf {
     /// Reads the setting.
-    ///
-    /// # Errors
-    ///
-    /// A sentence that says what's wrong with the setting.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Read<Self> {
         if let Some(expression) = text.strip_prefix("jmespath:") {
             return fields([expression]);
         }
         if text.starts_with('/') {
-            let pointers = super::value::list(text)?;
+            let pointers = list(text)?;
             if let Some(other) = pointers.iter().find(|pointer| !pointer.starts_with('/')) {
-                return Err(format!("`{other}` isn't a JSON Pointer; it must begin with /"));
+                let message = format!("`{other}` isn't a JSON Pointer; it must begin with /");
+                return Err(Wrong::Because(message));
             }
             return fields(pointers.iter().map(String::as_str));
         }
@@ -58,7 +57,7 @@ impl KeyOf {
             "sqs" | "fifo" => Self::Record(Kind::Sqs),
             "kinesis" => Self::Record(Kind::Kinesis),
             "dynamodb" => Self::Record(Kind::DynamoDb),
-            _ => return Err(super::value::unknown(text, ALLOWED)),
+            _ => return Err(Wrong::Value(text.into())),
         })
     }
 
@@ -99,8 +98,8 @@ impl KeyOf {
         }
     }
 
-    /// The key of a record in a batch: fields of its `content`, which may be a known source's event, or the id that the record's source gave it, which `own`
-    /// returns.
+    /// The key of a record in a batch: fields of its `content`, which may be a known source's event, or the id that the
+    /// record's source gave it, which `own` returns.
     ///
     /// # Errors
     ///
@@ -119,8 +118,8 @@ impl KeyOf {
     }
 }
 
-fn fields<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<KeyOf, String> {
+fn fields<'a>(fields: impl IntoIterator<Item = &'a str>) -> Read<KeyOf> {
     // All fields are required: without one of them, two operations could get the same key.
-    let fields = KeyFields::new(fields).map_err(|error| error.to_string())?;
+    let fields = KeyFields::new(fields).map_err(|error| Wrong::Because(error.to_string()))?;
     Ok(KeyOf::Fields(fields.all_required()))
 }

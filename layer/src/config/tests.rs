@@ -2,7 +2,7 @@ use std::{collections::HashMap, time::Duration};
 
 use lambda_idempotency::store::memory::MemoryStore;
 
-use super::*;
+use super::{table, *};
 
 const WORKING: &[(&str, &str)] =
     &[("IDEMPOTENCY_STORE", "memory:"), ("IDEMPOTENCY_KEY", "/id"), ("AWS_LAMBDA_FUNCTION_NAME", "f")];
@@ -86,12 +86,12 @@ fn errors_name_the_invalid_setting() {
         ("IDEMPOTENCY_KEY", "/id,,/b", "empty entry"),
         ("IDEMPOTENCY_KEY", "jmespath:a[", "a["),
         ("IDEMPOTENCY_COMPARE", "/a~2", "/a~2"),
-        ("IDEMPOTENCY_RETENTION", "0s", "retention is zero"),
+        ("IDEMPOTENCY_RETENTION", "0s", "IDEMPOTENCY_RETENTION is zero"),
         ("IDEMPOTENCY_RETENTION", "24", "with its unit"),
         ("IDEMPOTENCY_RETENTION", "99999999999999999999d", "with its unit"),
         ("IDEMPOTENCY_RETENTION", "4000d", "at most"),
         ("IDEMPOTENCY_RETENTION", "-1h", "with its unit"),
-        ("IDEMPOTENCY_LEASE", "1s", "lease_extension"),
+        ("IDEMPOTENCY_LEASE", "1s", "IDEMPOTENCY_LEASE (1s) is less than"),
         ("IDEMPOTENCY_MAX_RESPONSE", "8MB", "a number of bytes"),
         ("IDEMPOTENCY_ON_IN_PROGRESS", "wait", "wait:20s"),
         ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:soon", "with its unit"),
@@ -117,7 +117,10 @@ fn errors_name_the_invalid_setting() {
         ("IDEMPOTENCY_UPSTREAM", "http://127.0.0.1:9009", "a host and a port"),
         ("IDEMPOTENCY_UPSTREAM", "127.0.0.1:0", "a host and a port"),
         ("IDEMPOTENCY_UPSTREAM", "127.0.0.1:9415", "the layer's own address"),
-        ("IDEMPOTENCY_TABEL", "t", "IDEMPOTENCY_TABLE"),
+        ("IDEMPOTENCY_REQUIRED", "yes", "1 or 0"),
+        ("IDEMPOTENCY_TABEL", "t", "did you mean IDEMPOTENCY_TABLE?"),
+        ("IDEMPOTENCY_CALLER", "t", "did you mean IDEMPOTENCY_CALLERS?"),
+        ("IDEMPOTENCY_TIMEOUT", "t", "the settings are IDEMPOTENCY_TABLE, IDEMPOTENCY_STORE"),
         ("IDEMPOTENCY_OPERATION", "a:b", "colon"),
         ("IDEMPOTENCY_TABLE", "t", "both"),
     ] {
@@ -154,6 +157,7 @@ fn errors_name_the_contradictory_setting() {
     let context = ("IDEMPOTENCY_CLAIM_FIELD", "context:claim");
     for (settings, says) in [
         ([at_most_once, ("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")], "IDEMPOTENCY_ON_INTERNAL_ERROR"),
+        ([at_most_once, ("IDEMPOTENCY_ON_STORE_FAILURE", "pass")], "IDEMPOTENCY_ON_STORE_FAILURE"),
         ([context, ("IDEMPOTENCY_EVENT", "sqs")], "IDEMPOTENCY_CLAIM_FIELD"),
         ([context, ("IDEMPOTENCY_EVENT", "kinesis")], "IDEMPOTENCY_CLAIM_FIELD"),
     ] {
@@ -181,7 +185,8 @@ fn file_problems_name_the_file() {
         ("[]", "isn't a JSON object"),
         ("{\"key\": \"/id\"", "line 1"),
         (r#"{"Key": "/id"}"#, "`Key` isn't a setting"),
-        (r#"{"config": "x"}"#, "`config` isn't a setting"),
+        (r#"{"tabel": "x"}"#, "did you mean IDEMPOTENCY_TABLE?"),
+        (r#"{"config": "x"}"#, "set the variable IDEMPOTENCY_CONFIG instead"),
         // The wrapper script tells the runtime the port, and reads only the variable.
         (r#"{"port": 9416}"#, "set the variable IDEMPOTENCY_PORT instead"),
         (r#"{"mode": "enforce", "key": "/id", "mode": "off"}"#, "`mode` appears twice"),
@@ -220,10 +225,26 @@ fn mode_off_needs_no_store_or_key() {
     );
 }
 
+/// Writes the page's tables if they differ, so a second run passes.
 #[test]
-fn settings_page_lists_every_setting() {
-    let page = include_str!("../../settings.md");
-    for name in NAMES {
-        assert!(page.contains(&format!("`{PREFIX}{name}`")), "{name}");
+fn settings_page_equals_the_table() {
+    const BEGIN: &str = "<!-- These tables come from layer/src/config/table.rs. -->\n\n";
+    const END: &str = "<!-- The tables end here. -->";
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/settings.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).unwrap();
+    let (tables, after) = rest.split_once(END).unwrap();
+    if tables != table::page() {
+        std::fs::write(path, [before, BEGIN, &table::page(), END, after].concat()).unwrap();
+        panic!("the tables of settings.md differed from the settings; the test has written them");
     }
+}
+
+#[test]
+fn each_setting_appears_once() {
+    let mut names: Vec<_> = table::all().map(|setting| setting.name).collect();
+    names.sort_unstable();
+    let all = names.len();
+    names.dedup();
+    assert_eq!(names.len(), all);
 }

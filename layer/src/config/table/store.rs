@@ -1,0 +1,85 @@
+//! The settings of the store, and of each operation's key and comparison.
+
+use lambda_idempotency::KeyFields;
+
+use super::Setting;
+use crate::{
+    config::{
+        key::{self, KeyOf},
+        value::{self, Wrong},
+    },
+    event::Kind,
+};
+
+pub(super) const SETTINGS: &[Setting] = &[
+    Setting::new(
+        "TABLE",
+        "the name of a DynamoDB table; or use `IDEMPOTENCY_STORE`",
+        "a table's name",
+        |draft, table| {
+            draft.table = Some(table.to_owned());
+            Ok(())
+        },
+    ),
+    Setting::new(
+        "STORE",
+        "a store's URL, such as `dynamodb://TABLE?sort_key=sk`. PostgreSQL and Redis need a build with \
+         `--features postgres,redis`",
+        "a store's URL",
+        |draft, url| {
+            draft.store = Some(url.to_owned());
+            Ok(())
+        },
+    ),
+    Setting::new(
+        "KEY",
+        "[what makes two events one operation](README.md#the-key). It has a default only if `IDEMPOTENCY_EVENT` is \
+         `http` (`header`) or a batch's source (the records' own ids)",
+        key::ALLOWED,
+        |draft, key| {
+            draft.key = Some(KeyOf::parse(key)?);
+            Ok(())
+        },
+    ),
+    Setting::new(
+        "COMPARE",
+        "the event, without the fields that can differ between deliveries; or the fields that must match when a key \
+         is used again: of the event, of an HTTP request's JSON body, or of each record's content. If none of them \
+         has a value, the whole event or record counts",
+        "JSON Pointers such as /amount, with commas between them",
+        |draft, fields| {
+            let fields = value::list(fields)?;
+            for field in &fields {
+                KeyFields::new([field.as_str()]).map_err(|error| Wrong::Because(error.to_string()))?;
+            }
+            draft.rules.compare = Some(fields);
+            Ok(())
+        },
+    ),
+    Setting::new(
+        "EVENT",
+        "recognised from the event; or `event`, `http`, `sqs`, `fifo`, `kinesis`, `dynamodb`",
+        "event, http, sqs, fifo, kinesis or dynamodb",
+        |draft, kind| {
+            draft.rules.kind = Some(match kind {
+                "event" => Kind::Event,
+                "http" => Kind::Http,
+                "sqs" | "fifo" => Kind::Sqs,
+                "kinesis" => Kind::Kinesis,
+                "dynamodb" => Kind::DynamoDb,
+                _ => return Err(Wrong::Value(kind.into())),
+            });
+            Ok(())
+        },
+    ),
+    Setting::new(
+        "OPERATION",
+        "none; a name that each record's id has in addition to the function's name. Needed if two aliases or \
+         versions of the function do different things",
+        "a name",
+        |draft, name| {
+            draft.rules.operation = Some(name.to_owned());
+            Ok(())
+        },
+    ),
+];
