@@ -38,6 +38,9 @@ pub struct Description {
     /// The operation's name in the code, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
+    /// HTTP: the operations' names for their paths, as `HttpLayer::operations` sets them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub operations: Vec<(String, String)>,
     /// The fields that the key is built from. For batches, these are fields of each record's payload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key_fields: Vec<String>,

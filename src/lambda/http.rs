@@ -190,7 +190,9 @@
 //! Put `tower_http`'s `CorsLayer` **outside** this layer. `CorsLayer` answers preflights, and adds the headers
 //! for the current origin to replays, conflicts and problems. Behind an HTTP API, a function URL or a load balancer,
 //! `lambda_http` writes one value per header, so a `Vary` from the handler would hide the CORS layer's `Vary`: let
-//! only the CORS layer set this header. Allow the headers that the idempotency layer reads, and expose those it writes:
+//! only the CORS layer set this header. If the handler sets its CORS headers itself, and nothing can stand outside this
+//! layer, use [`HttpLayer::replay_cors`]. Allow the headers that the idempotency layer reads, and expose those it
+//! writes:
 //!
 //! ```
 //! use lambda_http::{http::HeaderName, service_fn, tower::ServiceBuilder};
@@ -218,6 +220,7 @@ mod body_key;
 mod caller;
 mod compared;
 mod config;
+mod cors;
 mod credentials;
 mod front_end;
 mod guard;
@@ -225,6 +228,7 @@ mod headers;
 mod key;
 mod locate;
 mod namespace;
+mod operations;
 mod path;
 mod problem;
 mod query;
@@ -237,7 +241,7 @@ mod websocket;
 
 pub use answer::ResponseBody;
 pub use caller::{Caller, scope_caller, verified_caller};
-pub use guard::{guarded, guarded_streaming, run, run_streaming};
+pub use guard::{guarded, guarded_streaming, guarded_with, run, run_streaming};
 pub(super) use locate::body_of;
 pub use problem::{EXPOSED_HEADERS, ProblemKind};
 pub use rejections::ReleaseRejections;
@@ -377,6 +381,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             .lambda_context_ref()
             .map_or_else(Invocation::unknown, |context| self.idempotency.entered(context));
         let now = self.idempotency.driver().now();
+        let origin_of_page = cors::origin(&parts.headers);
         let context = parts.extensions.request_context_ref();
         let delivery = Self::delivery(context);
         let invocation = match front_end::waits_until(context, self.config.answer_within, STREAMING, now) {
@@ -439,7 +444,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             Ok(Protected::Ran(judged)) => self.answered(judged, true),
             Ok(Protected::RanUnrecorded(judged)) => self.answered(judged, false),
             Ok(Protected::Replayed(replay)) => {
-                let answer = || self.delivered(self.replayed(&stored, &replay), delivery);
+                let answer =
+                    || self.delivered(self.replayed(&stored, &replay, origin_of_page.as_ref()), delivery);
                 Ok(Answer::Whole(self.if_allowed(for_replay, answer).await))
             }
             Err(error) if error.kind() == ErrorKind::NotRetained && !error.is_of_failure() => {
@@ -507,12 +513,14 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         }
     }
 
-    fn replayed(&self, key: &StoredKey, replay: &Replay) -> Response<Body> {
+    /// The response for a duplicate whose page has this origin.
+    fn replayed(&self, key: &StoredKey, replay: &Replay, origin: Option<&HeaderValue>) -> Response<Body> {
         let mut response = if replay.is_failure() {
             self.problem(ProblemKind::OperationFailed)
         } else {
             match response::decode(replay.response(), &self.config.marker) {
                 Ok(mut response) => {
+                    self.config.headers.replay_to(origin, response.headers_mut());
                     response.extensions_mut().insert(Exact);
                     response
                 }
@@ -526,6 +534,21 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             on_replay(replay, &mut response);
         }
         response
+    }
+
+    /// The response that this layer gives in place of the handler's, with the API's own status and documentation. For
+    /// code outside the layer that refuses requests in the same form, such as [`guarded_with`]'s closure.
+    ///
+    /// ```
+    /// # use lambda_idempotency::lambda::http::ProblemKind;
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// let layer = idempotency.http().documentation("https://api.example/idempotency");
+    /// assert_eq!(layer.refusal(ProblemKind::CallerMissing).status(), 403);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn refusal(&self, kind: ProblemKind) -> Response<Body> {
+        self.problem(kind)
     }
 
     fn problem(&self, problem: impl Into<Problem>) -> Response<Body> {

@@ -394,6 +394,10 @@ impl Description {
         if let Some(methods) = self.methods()? {
             layer = layer.methods(methods);
         }
+        if !self.operations.is_empty() {
+            let names = self.operations.iter().map(|(path, name)| (path.as_str(), name.as_str()));
+            layer = layer.operations(names)?;
+        }
         if let Some(fields) = self.fields()? {
             layer = layer.key_fields(fields);
         } else if self.is_keyed_by_closure() {

@@ -12,6 +12,7 @@ use super::{
     credentials::CredentialRules,
     headers::{HeaderRules, REPLAYED},
     key::{KeyRules, Predicate},
+    operations::Operations,
     problem::{ProblemKind, ProblemRules},
 };
 use crate::{
@@ -54,6 +55,7 @@ pub(super) struct Config {
     /// Where the key comes from if a request has no key header.
     pub(super) key: Option<KeySource>,
     pub(super) methods: Vec<Method>,
+    pub(super) operations: Operations,
     /// [`HttpLayer::path`].
     pub(super) path: Option<PathOf>,
     /// Whether a closure sees the request, and so its path.
@@ -90,6 +92,7 @@ impl Default for Config {
             keys: KeyRules::default(),
             key: None,
             methods: vec![Method::POST, Method::PATCH],
+            operations: Operations::default(),
             path: None,
             shows_request: false,
             required: None,
@@ -155,7 +158,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     }
 
     /// Sets a closure that sees the request.
-    fn with_closure(self, change: impl FnOnce(&mut Config)) -> Self {
+    pub(super) fn with_closure(self, change: impl FnOnce(&mut Config)) -> Self {
         self.with(|config| {
             config.shows_request = true;
             change(config);
@@ -443,7 +446,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 
     /// Sets whether replays contain this header. By default, headers that belong to one exchange aren't recorded:
     /// `Set-Cookie`, `Date`, tracing, rate limits, the headers that `Connection` lists, and more. [The
-    /// specification](crate::guide::idempotency_specification) has the list.
+    /// specification](crate::guide::idempotency_specification) has the list. For CORS headers, use
+    /// [`replay_cors`](Self::replay_cors), which compares the request's origin.
     ///
     /// ```
     /// # use lambda_http::http::header;

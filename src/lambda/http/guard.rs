@@ -111,44 +111,70 @@ where
     S::Future: Send,
     S::Error: Send + 'static,
 {
-    Guarded(service)
+    guarded_with(service, refusal)
 }
 
-/// The guard around a service.
-#[derive(Clone, Debug)]
-struct Guarded<S>(S);
-
-impl<S> Service<LambdaEvent<LambdaRequest>> for Guarded<S>
+/// Like [`guarded`], but `refusal` returns the response to a request that can't be read. For an API with its own
+/// documentation of problems, return [`HttpLayer::refusal`](super::HttpLayer::refusal) of
+/// [`ProblemKind::RequestUnreadable`].
+pub fn guarded_with<S>(
+    service: S,
+    refusal: impl Fn() -> Response<Body> + Clone + Send + 'static,
+) -> impl Service<LambdaEvent<LambdaRequest>, Response: Serialize + Send, Error = S::Error, Future: Send>
++ Clone
++ Send
 where
     S: Service<Request<Body>> + Clone + Send + 'static,
     S::Response: IntoResponse + Send,
     S::Future: Send,
     S::Error: Send + 'static,
 {
+    Guarded { service, refusal }
+}
+
+/// The guard around a service.
+#[derive(Clone, Debug)]
+struct Guarded<S, R> {
+    service: S,
+    refusal: R,
+}
+
+impl<S, R> Service<LambdaEvent<LambdaRequest>> for Guarded<S, R>
+where
+    S: Service<Request<Body>> + Clone + Send + 'static,
+    S::Response: IntoResponse + Send,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    R: Fn() -> Response<Body> + Clone + Send + 'static,
+{
     type Response =
-        <Adapter<'static, Converted, Readable<S>> as Service<LambdaEvent<LambdaRequest>>>::Response;
+        <Adapter<'static, Converted, Readable<S, R>> as Service<LambdaEvent<LambdaRequest>>>::Response;
     type Error = S::Error;
-    type Future = <Adapter<'static, Converted, Readable<S>> as Service<LambdaEvent<LambdaRequest>>>::Future;
+    type Future =
+        <Adapter<'static, Converted, Readable<S, R>> as Service<LambdaEvent<LambdaRequest>>>::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
+        self.service.poll_ready(cx)
     }
 
     fn call(&mut self, event: LambdaEvent<LambdaRequest>) -> Self::Future {
         let (payload, body) = prepared(event.payload);
-        let readable = Readable { service: take_ready(&mut self.0), body };
+        let service = take_ready(&mut self.service);
+        let readable = Readable { service, body, refusal: self.refusal.clone() };
         Adapter::from(readable).call(LambdaEvent::new(payload, event.context))
     }
 }
 
 /// Calls the service with one request and the request's body, or refuses the request if its event can't be read.
-struct Readable<S> {
+struct Readable<S, R> {
     service: S,
     /// The body that was taken out of the event; `None` if the event still has it.
     body: Result<Option<Body>, Unreadable>,
+    /// Returns the response to a request that can't be read.
+    refusal: R,
 }
 
-impl<S> Readable<S> {
+impl<S, R> Readable<S, R> {
     /// Gives `request` its body. `None` if the request can't be read.
     fn complete(&mut self, mut request: Request<Body>) -> Option<Request<Body>> {
         if let Some(body) = replace(&mut self.body, Ok(None)).ok()? {
@@ -180,12 +206,13 @@ fn exact<R: 'static>(answer: &mut R) -> Option<Response<Body>> {
     response.extensions().get::<Exact>().is_some().then(|| std::mem::take(response))
 }
 
-impl<S> Service<Request<Body>> for Readable<S>
+impl<S, R> Service<Request<Body>> for Readable<S, R>
 where
     S: Service<Request<Body>> + Clone + Send + 'static,
     S::Response: IntoResponse + Send,
     S::Future: Send + 'static,
     S::Error: Send,
+    R: Fn() -> Response<Body>,
 {
     type Response = Converted;
     type Error = S::Error;
@@ -197,10 +224,11 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let answering = self.complete(request).map(|request| self.service.call(request));
+        let answering = answering.ok_or_else(|| (self.refusal)());
         Box::pin(async move {
             let mut answer = match answering {
-                Some(answering) => answering.await?,
-                None => return Ok(Converted(refusal())),
+                Ok(answering) => answering.await?,
+                Err(refusal) => return Ok(Converted(refusal)),
             };
             let mut response = match exact(&mut answer) {
                 Some(response) => response,
@@ -277,13 +305,14 @@ where
 
     fn call(&mut self, event: LambdaEvent<LambdaRequest>) -> Self::Future {
         let (payload, body) = prepared(event.payload);
-        let readable = ReadableStreaming(Readable { service: take_ready(&mut self.0), body });
+        let readable = Readable { service: take_ready(&mut self.0), body, refusal: () };
+        let readable = ReadableStreaming(readable);
         StreamAdapter::from(readable).call(LambdaEvent::new(payload, event.context))
     }
 }
 
 /// [`Readable`] for services that stream.
-struct ReadableStreaming<S>(Readable<S>);
+struct ReadableStreaming<S>(Readable<S, ()>);
 
 impl<S, A> Service<Request<Body>> for ReadableStreaming<S>
 where

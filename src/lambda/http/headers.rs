@@ -1,6 +1,8 @@
 //! Decides which of a response's headers are recorded and replayed.
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use super::cors;
 
 /// Marks a replay.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -45,21 +47,51 @@ const DROPPED_PREFIXES: [&str; 3] = ["access-control-", "ratelimit", "x-ratelimi
 
 /// Decides whether a header is replayed: by the API's setting, or else by the lists of dropped headers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct HeaderRules(Vec<(HeaderName, bool)>);
+pub(super) struct HeaderRules {
+    set: Vec<(HeaderName, bool)>,
+    /// Whether CORS headers are recorded, and replayed to the origins that they permit.
+    cors: bool,
+}
 
 impl HeaderRules {
     pub(super) fn set(&mut self, name: HeaderName, is_replayed: bool) {
-        self.0.push((name, is_replayed));
+        self.set.push((name, is_replayed));
+    }
+
+    pub(super) fn set_cors(&mut self, is_replayed: bool) {
+        self.cors = is_replayed;
+    }
+
+    /// The API's setting for this header.
+    fn setting(&self, name: &HeaderName) -> Option<bool> {
+        self.set.iter().rev().find(|(of, _)| of == name).map(|(_, is_replayed)| *is_replayed)
+    }
+
+    /// Removes the recorded CORS headers unless they permit this request's origin. A record can have such headers even
+    /// if this layer doesn't record them: the Lambda layer may have made it, before the function moved to the library.
+    pub(super) fn replay_to(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+        if self.cors && cors::permit(headers, origin) {
+            return;
+        }
+        let is_dropped =
+            |name: &&HeaderName| cors::is_cors(name.as_str()) && self.setting(name) != Some(true);
+        let dropped: Vec<_> = headers.keys().filter(is_dropped).cloned().collect();
+        for name in &dropped {
+            headers.remove(name);
+        }
+        if self.cors {
+            cors::vary_without_origin(headers);
+        }
     }
 
     /// The headers to record, in their order. Headers that `Connection` lists belong to one hop, and are left out.
     pub(super) fn recorded<'a>(
         &self,
         headers: &'a HeaderMap,
-    ) -> impl Iterator<Item = (&'a HeaderName, &'a http::HeaderValue)> {
-        headers.iter().filter(|(name, _)| match self.0.iter().rev().find(|(of, _)| of == *name) {
-            Some((_, is_replayed)) => *is_replayed,
-            None => !is_dropped(name) && !is_of_one_hop(headers, name),
+    ) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
+        headers.iter().filter(|(name, _)| {
+            let is_kept = || !is_dropped(name) || self.cors && cors::is_cors(name.as_str());
+            self.setting(name).unwrap_or_else(|| is_kept() && !is_of_one_hop(headers, name))
         })
     }
 }

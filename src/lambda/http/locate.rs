@@ -56,6 +56,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         description.compared_headers = names(&config.fingerprinted_headers);
         description.raw_body = config.raw_body;
         description.ignored_query.clone_from(&config.ignored_query);
+        description.operations = config.operations.iter().cloned().collect();
         description.key_alone = config.key_alone;
         description
     }

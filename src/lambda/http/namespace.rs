@@ -92,11 +92,12 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         origin: Origin,
     ) -> Result<Scope, Problem> {
         let tenant = parts.extensions.lambda_context_ref().and_then(tenant);
-        let scope =
-            self.idempotency.scope(origin.via()).and_then(|scope| match scope_caller(caller, tenant) {
-                Some(caller) => scope.with_caller(caller),
-                None => Ok(scope),
-            });
+        let idempotency = self.config.operations.named_by(parts.uri.path(), &self.idempotency);
+        let scope = idempotency.and_then(|idempotency| idempotency.scope(origin.via()));
+        let scope = scope.and_then(|scope| match scope_caller(caller, tenant) {
+            Some(caller) => scope.with_caller(caller),
+            None => Ok(scope),
+        });
         scope.map_err(|error| self.not_scoped(&error))
     }
 }

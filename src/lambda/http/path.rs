@@ -95,7 +95,7 @@ fn of_resource<'a>(path: &'a str, resource: &str, parameters: Option<&QueryMap>)
         .then(|| &path[begin..])
 }
 
-fn segments(path: &str) -> impl Iterator<Item = &str> {
+pub(super) fn segments(path: &str) -> impl Iterator<Item = &str> {
     let path = path.trim_matches('/');
     (!path.is_empty()).then(|| path.split('/')).into_iter().flatten()
 }

@@ -53,3 +53,50 @@ async fn preflights_reach_neither_store_nor_handler() {
     assert_eq!(answer.headers()["access-control-allow-headers"], "content-type,idempotency-key");
     assert_eq!(runs.count(), 0);
 }
+
+/// A handler that sets its own CORS headers, for the origins that it knows.
+fn with_own_cors(
+    allowed: &'static str,
+    vary: &'static str,
+) -> impl Service<Request, Response = Response<Body>, Error = Infallible, Future: Send> + Clone + Send + 'static
+{
+    service_fn(move |_: Request| async move {
+        let response =
+            Response::builder().header("vary", vary).header("access-control-expose-headers", "x-own");
+        Ok(response.header("access-control-allow-origin", allowed).body(Body::Empty).unwrap())
+    })
+}
+
+#[tokio::test]
+async fn replays_keep_cors_for_permitted_origins() {
+    let [shop, till] = ORIGINS.map(Some);
+    for (allowed, vary, origin, kept) in [
+        ("*", "accept", till, true),
+        ("*", "accept", None, true),
+        (ORIGINS[0], "origin, accept", shop, true),
+        (ORIGINS[0], "origin, accept", till, false),
+        (ORIGINS[0], "origin, accept", None, false),
+        ("null", "origin, accept", Some("null"), false),
+    ] {
+        let idempotency = idempotency();
+        let service = idempotency.http().replay_cors(true).layer(with_own_cors(allowed, vary));
+        let sent = |origin: Option<&'static str>| match origin {
+            Some(origin) => from(origin, Some("k"), "{}"),
+            None => post(Some("k"), "{}"),
+        };
+        let first = service.clone().oneshot(sent(shop)).await.unwrap();
+        assert_eq!(first.headers()["access-control-allow-origin"], allowed);
+        let replay = service.oneshot(sent(origin)).await.unwrap();
+        assert!(is_replay(&replay));
+        let found = |name| replay.headers().get(name).map(|value| value.to_str().unwrap());
+        let names = ["access-control-allow-origin", "access-control-expose-headers", "vary"];
+        let expected =
+            if kept { [Some(allowed), Some("x-own"), Some(vary)] } else { [None, None, Some("accept")] };
+        assert_eq!(names.map(found), expected, "{allowed} {origin:?}");
+
+        // A layer without the setting replays the same record to any origin without its CORS headers.
+        let usual = idempotency.http().layer(with_own_cors(allowed, vary));
+        let replay = usual.oneshot(sent(shop)).await.unwrap();
+        assert!(is_replay(&replay) && !replay.headers().contains_key("access-control-allow-origin"));
+    }
+}

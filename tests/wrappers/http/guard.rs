@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use lambda_http::request::LambdaRequest;
-use lambda_idempotency::lambda::http::{guarded, guarded_streaming};
+use lambda_idempotency::lambda::http::{ProblemKind, guarded, guarded_streaming, guarded_with};
 use lambda_runtime::{Context, LambdaEvent};
 use proptest::prelude::*;
 
@@ -73,6 +73,22 @@ async fn readable_events_pass_unchanged() {
         );
         let runs = Runs::default();
         assert_eq!((streamed(&runs, &event).await.0, runs.count()), (201, 1), "{event}");
+    }
+}
+
+#[tokio::test]
+async fn api_refuses_unreadable_events_itself() {
+    let layer = idempotency().http().documentation("https://api.example/keys");
+    let problems = layer.clone().status(ProblemKind::RequestUnreadable, StatusCode::NOT_ACCEPTABLE);
+    for mut event in events() {
+        event["isBase64Encoded"] = true.into();
+        event["body"] = "not base64!".into();
+        let problems = problems.clone();
+        let refusal = move || problems.refusal(ProblemKind::RequestUnreadable);
+        let service = guarded_with(layer.clone().layer(handler(&Runs::default())), refusal);
+        let refused = delivered(service, &event).await;
+        let page = refused["body"].as_str().unwrap().contains("https://api.example/keys#request-unreadable");
+        assert_eq!((&refused["statusCode"], page), (&json!(406), true), "{refused}");
     }
 }
 

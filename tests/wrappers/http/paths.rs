@@ -343,3 +343,27 @@ async fn paths_from_a_closure_are_compared() {
     }
     assert_eq!(runs.count(), 3);
 }
+
+#[tokio::test]
+async fn operations_are_named_by_their_paths() {
+    let names = [("/exports/{id}", "export"), ("/imports", "import")];
+    for (front_end, staged, _) in staged() {
+        let runs = Runs::default();
+        let idempotency = idempotency();
+        let layer = idempotency.http().operations(names).unwrap();
+        let [named, other] = [layer.clone(), idempotency.http()].map(|layer| layer.layer(handler(&runs)));
+        let request = || lambda_http::request::from_str(&staged.to_string()).unwrap();
+        assert!(!is_replay(&named.clone().oneshot(request()).await.unwrap()), "{front_end}");
+        assert!(is_replay(&named.oneshot(request()).await.unwrap()), "{front_end}");
+        assert!(
+            !is_replay(&other.oneshot(request()).await.unwrap()),
+            "{front_end}: the operation has no name"
+        );
+        let located = layer.describe().locate(staged.to_string().as_bytes(), &Context::default(), None);
+        let located = located.unwrap()[0].key.to_string();
+        assert!(located.starts_with("payments/http:export#"), "{front_end}: {located}");
+    }
+    for invalid in [("exports", "export"), ("/a/{rest+}/b", "export"), ("/a", "no:colon"), ("/a", "")] {
+        assert!(idempotency().http().operations([invalid]).is_err(), "{invalid:?}");
+    }
+}
