@@ -10,11 +10,12 @@ mod value;
 
 pub(crate) use key::KeyOf;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{fmt, ops::RangeInclusive, path::PathBuf, sync::Arc};
 
-use http::Method;
+use http::{HeaderName, StatusCode};
 use lambda_idempotency::{
-    Builder, Idempotency,
+    Builder, Error, Idempotency,
+    lambda::http::{EXPOSED_HEADERS, HttpLayer},
     settings::{Execution, Mode, Settings},
     store::{NamedStore, Store},
 };
@@ -101,6 +102,7 @@ pub(crate) enum Callers {
 pub(crate) struct Rules {
     pub(crate) key: KeyOf,
     pub(crate) compare: Option<Vec<String>>,
+    pub(crate) function: Option<String>,
     pub(crate) operation: Option<String>,
     pub(crate) kind: Option<Kind>,
     /// Whether events without a key reach the function unprotected. By default (`None`), only HTTP requests do, and
@@ -110,8 +112,16 @@ pub(crate) struct Rules {
     pub(crate) passes_internal_errors: bool,
     pub(crate) batch: BatchMode,
     pub(crate) batch_answer: BatchAnswer,
-    pub(crate) methods: Option<Vec<Method>>,
     pub(crate) callers: Callers,
+    /// The choices of the library's HTTP layer.
+    pub(crate) http: HttpChoices,
+    /// The statuses whose responses are recorded, or aren't, in place of the library's usual ones. The last entry that
+    /// has a status counts.
+    pub(crate) record_when: Vec<(RangeInclusive<u16>, bool)>,
+    /// The origins of the pages that may read the layer's own answers.
+    pub(crate) cors: Vec<String>,
+    /// The header that marks replays.
+    pub(crate) marker: HeaderName,
     pub(crate) claim_field: Option<ClaimField>,
     pub(crate) streams: bool,
     /// The largest answer of the function that's recorded, in bytes. [`Config::read`] sets the limit for the recorded
@@ -125,6 +135,39 @@ pub(crate) struct Rules {
     pub(crate) is_required: bool,
 }
 
+type HttpChoice = Arc<dyn Fn(HttpLayer) -> Result<HttpLayer, Error> + Send + Sync>;
+
+/// The choices of the library's HTTP layer, each with its setting's name.
+#[derive(Clone, Default)]
+pub(crate) struct HttpChoices(Vec<(&'static str, HttpChoice)>);
+
+impl fmt::Debug for HttpChoices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl HttpChoices {
+    /// The layer with these choices.
+    ///
+    /// # Errors
+    ///
+    /// The library's error, if it refuses one of them.
+    pub(crate) fn of(&self, layer: HttpLayer) -> Result<HttpLayer, Error> {
+        self.0.iter().try_fold(layer, |layer, (_, choose)| choose(layer))
+    }
+
+    /// # Errors
+    ///
+    /// A sentence that names the setting that the library refuses.
+    fn check(&self, idempotency: &Idempotency) -> Result<(), String> {
+        for (name, choose) in &self.0 {
+            let _ = choose(idempotency.http()).map_err(|error| format!("{PREFIX}{name}: {error}"))?;
+        }
+        Ok(())
+    }
+}
+
 impl Default for Rules {
     fn default() -> Self {
         let mut settings = Settings::default();
@@ -133,6 +176,7 @@ impl Default for Rules {
         Self {
             key: KeyOf::Header,
             compare: None,
+            function: None,
             operation: None,
             kind: None,
             passes_unkeyed: None,
@@ -140,8 +184,11 @@ impl Default for Rules {
             passes_internal_errors: false,
             batch: BatchMode::default(),
             batch_answer: BatchAnswer::default(),
-            methods: None,
             callers: Callers::default(),
+            http: HttpChoices::default(),
+            record_when: Vec::new(),
+            cors: Vec::new(),
+            marker: EXPOSED_HEADERS[0].clone(),
             claim_field: None,
             streams: false,
             max_response: settings.max_response,
@@ -154,6 +201,8 @@ impl Default for Rules {
 
 /// The settings that have been read, before the checks of all of them together.
 struct Draft {
+    /// The name of the setting that's being read.
+    reading: &'static str,
     table: Option<String>,
     store: Option<String>,
     key: Option<KeyOf>,
@@ -198,14 +247,30 @@ impl Rules {
     }
 
     fn build(&self, mut builder: Builder) -> Result<Idempotency, String> {
+        if let Some(function) = &self.function {
+            builder = builder.function(function);
+        }
         if let Some(operation) = &self.operation {
             builder = builder.operation(operation);
         }
-        builder.build().map_err(|error| table::in_variables(&error.to_string()))
+        let idempotency = builder.build().map_err(|error| table::in_variables(&error.to_string()))?;
+        self.http.check(&idempotency)?;
+        Ok(idempotency)
+    }
+
+    /// Whether a response with this status is recorded. `None` if the library decides.
+    pub(crate) fn records(&self, status: StatusCode) -> Option<bool> {
+        let entry = self.record_when.iter().rev().find(|(statuses, _)| statuses.contains(&status.as_u16()));
+        entry.map(|(_, is_recorded)| *is_recorded)
     }
 }
 
 impl Draft {
+    /// Adds a choice of the library's HTTP layer.
+    fn on_http(&mut self, choose: impl Fn(HttpLayer) -> Result<HttpLayer, Error> + Send + Sync + 'static) {
+        self.rules.http.0.push((self.reading, Arc::new(choose)));
+    }
+
     /// Reads each setting that has a value.
     ///
     /// # Errors
@@ -213,6 +278,7 @@ impl Draft {
     /// A sentence that names the setting and says what's wrong with it.
     fn of(values: &Values<'_>) -> Result<Self, String> {
         let mut draft = Self {
+            reading: "",
             table: None,
             store: None,
             key: None,
@@ -223,6 +289,7 @@ impl Draft {
         };
         for setting in table::all() {
             let Some(value) = values.get(setting.name) else { continue };
+            draft.reading = setting.name;
             let read = (setting.read)(&mut draft, value.trim());
             read.map_err(|wrong| values.problem(setting.name, wrong.message(setting.allowed)))?;
         }
@@ -277,6 +344,11 @@ impl Draft {
             && let Some((name, _)) = passing.iter().find(|(_, passes)| *passes)
         {
             return Err(values.problem(name, "under at-most-once, no event may run unprotected; use refuse"));
+        }
+        if settings.execution == Execution::AtMostOnce && !self.rules.record_when.is_empty() {
+            let problem = "under at-most-once, every response is recorded, since it may have come after an effect; \
+                           leave this setting out";
+            return Err(values.problem("RECORD_WHEN", problem));
         }
         // The layer would poll itself.
         let own = ["127.0.0.1", "localhost"].map(|host| format!("{host}:{}", self.port));

@@ -1,5 +1,6 @@
 //! HTTP events: the library's layer implements the whole `Idempotency-Key` contract.
 
+mod cors;
 mod envelope;
 
 pub(crate) use envelope::Head;
@@ -18,7 +19,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 use lambda_http::{Body, IntoResponse, request::LambdaRequest};
 use lambda_idempotency::{
-    lambda::http::{HttpLayer, guarded},
+    Idempotency,
+    lambda::http::{HttpLayer, ProblemKind, guarded_with},
+    settings::Recording,
     time::Timestamp,
 };
 use lambda_runtime::LambdaEvent;
@@ -37,6 +40,10 @@ use envelope::FrontEnd;
 /// Marks the function's own response, on its way through the library's layer.
 #[derive(Clone, Copy)]
 struct Own;
+
+/// Marks a replay of the function's response.
+#[derive(Clone, Copy)]
+struct Replayed;
 
 /// A function's response whose body is recorded as it is. `lambda_http` would convert a body to text if the response
 /// has no content type, and replace the bytes that aren't UTF-8.
@@ -75,10 +82,7 @@ pub(crate) async fn request(
     };
     let front_end = FrontEnd::of(&request);
     let turn = Turn::new(protection, event);
-    let layer = match layer(protection, &turn) {
-        Ok(layer) => layer,
-        Err(error) => return Some(Answer::error(error)),
-    };
+    let layer = for_turn(protection.http.clone(), &turn);
     let seen = Arc::new(Seen::default());
     let (function, learns) = (turn.clone(), Arc::clone(protection));
     let inner = service_fn(move |_: Request<Body>| {
@@ -89,19 +93,26 @@ pub(crate) async fn request(
             if is_stream {
                 learns.streams.store(true, Ordering::Relaxed);
             }
+            let recording = learns.rules.records(response.status());
+            let recording = recording.map(|is| if is { Recording::Record } else { Recording::Release });
+            recording.map(|recording| response.extensions_mut().insert(recording));
             response.extensions_mut().insert(Own);
             Ok(Exact(response))
         }
     });
-    let (sees, learnt) = (Arc::clone(&seen), Arc::clone(protection));
-    // A front end that buffers streams can't read the layer's own answer as a stream.
-    let streams =
-        move |protection: &Protection| front_end.streams() && protection.streams.load(Ordering::Relaxed);
-    let service = layer.layer(inner).map_response(move |response: Response<Body>| {
-        sees.see(&response, streams(&learnt));
-        response
-    });
-    let calling = guarded(service).oneshot(LambdaEvent::new(request, event.context.clone()));
+    let sees = {
+        let (seen, protection, event) = (Arc::clone(&seen), Arc::clone(protection), Arc::clone(event));
+        move |mut response: Response<Body>| {
+            // A front end that buffers streams can't read the layer's own answer as a stream.
+            let streams = front_end.streams() && protection.streams.load(Ordering::Relaxed);
+            seen.see(&protection.rules, &event, &mut response, streams);
+            response
+        }
+    };
+    let (refusing, sees_refusal) = (layer.clone(), sees.clone());
+    let refusal = move || sees_refusal(refusing.refusal(ProblemKind::RequestUnreadable));
+    let service = guarded_with(layer.layer(inner).map_response(sees), refusal);
+    let calling = service.oneshot(LambdaEvent::new(request, event.context.clone()));
     let ended: Result<_, lambda_idempotency::Failure> =
         in_time(protection, event, &turn, deadline, calling).await?;
     let own = turn.take().map(Box::new);
@@ -122,10 +133,7 @@ pub(crate) async fn request(
             if let Some(own) = own {
                 accept(own.reply);
             }
-            // `guarded` refuses an unreadable request before the request reaches `service`, so `seen` has no response.
-            let unseen = || envelope::streamed_again(&response);
-            let body = seen.streamed().or_else(|| streams(protection).then(unseen).flatten());
-            body.map_or_else(|| Answer::json_of(&response), stream)
+            seen.streamed().map_or_else(|| Answer::json_of(&response), stream)
         }
     })
 }
@@ -137,23 +145,37 @@ fn stream(body: Bytes) -> Answer {
     Answer::Made { is_error: false, headers, body: recorded::body_of(body, true) }
 }
 
-/// The library's layer with the user's rules.
-fn layer(protection: &Protection, turn: &Turn) -> Result<HttpLayer, lambda_idempotency::Error> {
-    let Rules { key, passes_unkeyed, methods, callers, compare, .. } = &protection.rules;
+/// The layer for one request.
+fn for_turn(layer: HttpLayer, turn: &Turn) -> HttpLayer {
     let replayed = turn.clone();
     // Uses `replay_if` because `on_replay` isn't called if the recorded response wasn't retained.
-    let mut layer = protection.http.http().replay_if(move |_, _| {
+    layer.replay_if(move |_, _| {
         replayed.replays();
         std::future::ready(true)
+    })
+}
+
+/// The library's layer with the user's rules.
+///
+/// # Errors
+///
+/// If the library refuses one of the rules.
+pub(crate) fn layer(
+    rules: &Rules,
+    idempotency: &Idempotency,
+) -> Result<HttpLayer, lambda_idempotency::Error> {
+    let Rules { key, passes_unkeyed, callers, compare, http, .. } = rules;
+    // Nothing can stand outside the proxy, so the function sends its own CORS headers.
+    let mut layer = http.of(idempotency.http())?.replay_cors(true).on_replay(|replay, response| {
+        if !replay.is_failure() {
+            response.extensions_mut().insert(Replayed);
+        }
     });
     // By default, a request without a key runs unprotected only if the key is the header.
     let passes = passes_unkeyed.unwrap_or(matches!(key, KeyOf::Header));
     layer = layer.required(!passes);
     if let KeyOf::Fields(fields) = key {
         layer = layer.key_fields(fields.clone());
-    }
-    if let Some(methods) = methods {
-        layer = layer.methods(methods.iter().cloned());
     }
     if let Some(fields) = compare {
         layer = layer.fingerprint_fields(fields.iter().map(String::as_str))?;
@@ -166,9 +188,14 @@ fn layer(protection: &Protection, turn: &Turn) -> Result<HttpLayer, lambda_idemp
 }
 
 impl Seen {
-    fn see(&self, response: &Response<Body>, streams: bool) {
+    /// Notes the response of the library's layer, and adds its CORS headers unless it's the function's own.
+    fn see(&self, rules: &Rules, event: &Event, response: &mut Response<Body>, streams: bool) {
         if response.extensions().get::<Own>().is_some() {
             return self.is_own.store(true, Ordering::Relaxed);
+        }
+        match response.extensions().get::<Replayed>() {
+            Some(Replayed) => cors::expose_marker(rules, event, response.headers_mut()),
+            None => cors::allow(rules, event, response.headers_mut()),
         }
         let is_problem = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes)
             == Some(b"application/problem+json");

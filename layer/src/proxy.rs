@@ -12,6 +12,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use lambda_idempotency::{
     Idempotency,
+    lambda::http::HttpLayer,
     settings::Mode,
     time::{Clock as _, system_clock},
 };
@@ -36,9 +37,9 @@ const SLOW_INIT: Duration = Duration::from_secs(8);
 #[derive(Debug)]
 pub(crate) struct Protection {
     pub(crate) idempotency: Idempotency,
-    /// Like `idempotency`, but for HTTP responses, and with a lower size limit: `max_response` of the rules. An HTTP
+    /// The library's HTTP layer. It has a lower size limit than `idempotency`: `max_response` of the rules. An HTTP
     /// response's recorded form is hardly larger than its body. Other answers may need an envelope, which is larger.
-    pub(crate) http: Idempotency,
+    pub(crate) http: HttpLayer,
     pub(crate) rules: Rules,
     pub(crate) function: Function,
     pub(crate) upstream: Upstream,
@@ -99,6 +100,7 @@ impl Protection {
         telemetry: Telemetry,
     ) -> Result<Arc<Self>, lambda_idempotency::Error> {
         let http = idempotency.with_settings(|settings| settings.max_response = rules.max_response)?;
+        let http = http_event::layer(&rules, &http)?;
         let function = Function::new(rules.settings.execution);
         let streams = AtomicBool::new(rules.streams);
         let has_request = watch::Sender::new(false);

@@ -44,6 +44,16 @@ fn every_setting_is_read() {
         ("IDEMPOTENCY_OPERATION", "charge"),
         ("IDEMPOTENCY_CLAIM_FIELD", "context:claim"),
         ("IDEMPOTENCY_STREAMING", "true"),
+        ("IDEMPOTENCY_FUNCTION", "shop"),
+        ("IDEMPOTENCY_RECORD_WHEN", "4xx,!422"),
+        ("IDEMPOTENCY_LOCAL_CACHE", "65536"),
+        ("IDEMPOTENCY_LOCAL_CACHE_RECORDS", "10"),
+        ("IDEMPOTENCY_LEASE_GRACE", "3s"),
+        ("IDEMPOTENCY_LEASE_FALLBACK", "50s"),
+        ("IDEMPOTENCY_SKEW_MARGIN", "4s"),
+        ("IDEMPOTENCY_ANSWER_RESERVE", "500ms"),
+        ("IDEMPOTENCY_SETTLE_WITHIN", "5s"),
+        ("IDEMPOTENCY_CORS", "https://a.example, http://localhost:3000"),
         ("AWS_LAMBDA_MAX_CONCURRENCY", "10"),
     ])
     .unwrap();
@@ -59,7 +69,16 @@ fn every_setting_is_read() {
         (rules.kind, rules.batch, rules.batch_answer),
         (Some(Kind::Http), BatchMode::Each, BatchAnswer::Fail)
     );
-    assert_eq!(rules.methods.unwrap(), [Method::POST, Method::PUT]);
+    assert_eq!(rules.function.as_deref(), Some("shop"));
+    let [bad, reused, other] = [400, 422, 500].map(|status| StatusCode::from_u16(status).unwrap());
+    assert_eq!([bad, reused, other].map(|status| rules.records(status)), [Some(true), Some(false), None]);
+    let Settings { local_cache, local_cache_records, .. } = rules.settings;
+    assert_eq!((local_cache, local_cache_records), (65536, Some(10)));
+    let Settings { lease_grace, lease_fallback, skew_margin, answer_reserve, settle_within, .. } =
+        rules.settings;
+    let times = [lease_grace, lease_fallback, skew_margin, answer_reserve, settle_within];
+    assert_eq!(times.map(|time| time.as_millis()), [3000, 50_000, 4000, 500, 5000]);
+    assert_eq!(rules.cors, ["https://a.example", "http://localhost:3000"]);
     assert_eq!((rules.callers, rules.concurrency), (Callers::Shared, 10));
     assert_eq!(rules.compare.unwrap(), ["/a", "/b"]);
     assert_eq!(rules.operation.as_deref(), Some("charge"));
@@ -117,6 +136,34 @@ fn errors_name_the_invalid_setting() {
         ("IDEMPOTENCY_UPSTREAM", "http://127.0.0.1:9009", "a host and a port"),
         ("IDEMPOTENCY_UPSTREAM", "127.0.0.1:0", "a host and a port"),
         ("IDEMPOTENCY_UPSTREAM", "127.0.0.1:9415", "the layer's own address"),
+        ("IDEMPOTENCY_RECORD_WHEN", "1xx", "classes such as 5xx"),
+        ("IDEMPOTENCY_RECORD_WHEN", "404,!", "classes such as 5xx"),
+        ("IDEMPOTENCY_REPLAY_HEADERS", "access-control-allow-origin", "CORS headers can't be named"),
+        ("IDEMPOTENCY_LOCAL_CACHE", "1000", "IDEMPOTENCY_LOCAL_CACHE is 1000 bytes, which is too small"),
+        ("IDEMPOTENCY_LOCAL_CACHE_RECORDS", "10", "but IDEMPOTENCY_LOCAL_CACHE is 0"),
+        ("IDEMPOTENCY_LEASE_GRACE", "2h", "IDEMPOTENCY_LEASE_GRACE is 7200s"),
+        ("IDEMPOTENCY_LEASE_FALLBACK", "1s", "IDEMPOTENCY_LEASE_FALLBACK (1s) isn't longer than"),
+        ("IDEMPOTENCY_SKEW_MARGIN", "0s", "IDEMPOTENCY_SKEW_MARGIN is zero"),
+        ("IDEMPOTENCY_KEY_ALIAS", "x request", "names of headers"),
+        ("IDEMPOTENCY_KEY_FORMAT", "guid", "uuid, quoted, or shortest:"),
+        ("IDEMPOTENCY_KEY_FORMAT", "shortest:0", "such as shortest:16"),
+        ("IDEMPOTENCY_OPERATIONS", "/a", "such as /charges=charge"),
+        (
+            "IDEMPOTENCY_OPERATIONS",
+            "charges=charge",
+            "IDEMPOTENCY_OPERATIONS: \"charges\" isn't a valid path",
+        ),
+        ("IDEMPOTENCY_OPERATIONS", "/a=b:c", "IDEMPOTENCY_OPERATIONS: the operation's name"),
+        ("IDEMPOTENCY_STATUS", "in-progres=202", "a problem's code"),
+        ("IDEMPOTENCY_STATUS", "in-progress=100", "from 200 to 599"),
+        ("IDEMPOTENCY_DOCUMENTATION", "/keys", "a URI with scheme and host"),
+        ("IDEMPOTENCY_DOCUMENTATION", "https://a.example/#keys", "a URI with scheme and host"),
+        ("IDEMPOTENCY_CORS", "*", "no *"),
+        ("IDEMPOTENCY_CORS", "null", "origins as browsers send them"),
+        ("IDEMPOTENCY_CORS", "https://a.example/", "no path"),
+        ("IDEMPOTENCY_CORS", "https://a.example:443", "no usual port"),
+        ("IDEMPOTENCY_CORS", "https://*.a.example", "no *"),
+        ("IDEMPOTENCY_CORS", "https://A.example", "lower case"),
         ("IDEMPOTENCY_REQUIRED", "yes", "1 or 0"),
         ("IDEMPOTENCY_TABEL", "t", "did you mean IDEMPOTENCY_TABLE?"),
         ("IDEMPOTENCY_CALLER", "t", "did you mean IDEMPOTENCY_CALLERS?"),
@@ -158,6 +205,7 @@ fn errors_name_the_contradictory_setting() {
     for (settings, says) in [
         ([at_most_once, ("IDEMPOTENCY_ON_INTERNAL_ERROR", "pass")], "IDEMPOTENCY_ON_INTERNAL_ERROR"),
         ([at_most_once, ("IDEMPOTENCY_ON_STORE_FAILURE", "pass")], "IDEMPOTENCY_ON_STORE_FAILURE"),
+        ([at_most_once, ("IDEMPOTENCY_RECORD_WHEN", "404")], "IDEMPOTENCY_RECORD_WHEN"),
         ([context, ("IDEMPOTENCY_EVENT", "sqs")], "IDEMPOTENCY_CLAIM_FIELD"),
         ([context, ("IDEMPOTENCY_EVENT", "kinesis")], "IDEMPOTENCY_CLAIM_FIELD"),
     ] {

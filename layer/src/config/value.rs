@@ -1,8 +1,9 @@
 //! Parses the values of settings.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
-use http::Method;
+use http::{HeaderName, Method, StatusCode, Uri};
+use lambda_idempotency::lambda::http::ProblemKind;
 
 use super::{ClaimField, OnError};
 
@@ -119,4 +120,85 @@ pub(super) fn claim_field(field: &str) -> Read<ClaimField> {
         return Err(Wrong::Value(field.into()));
     }
     Ok(if is_context { ClaimField::Context(name.into()) } else { ClaimField::Event(name.into()) })
+}
+
+/// Names of headers.
+pub(super) fn headers(names: &str) -> Read<Vec<HeaderName>> {
+    list(names)?.into_iter().map(|name| header(&name)).collect()
+}
+
+/// A header's name.
+pub(super) fn header(name: &str) -> Read<HeaderName> {
+    HeaderName::from_bytes(name.as_bytes()).map_err(|_| Wrong::Value(name.into()))
+}
+
+/// An entry of a list, and whether it's listed without `!`.
+pub(super) fn with_sign(entry: &str) -> (&str, bool) {
+    entry.strip_prefix('!').map_or((entry, true), |entry| (entry.trim_start(), false))
+}
+
+/// The two sides of each entry, such as `a=b`.
+pub(super) fn pairs(text: &str) -> Read<Vec<(String, String)>> {
+    let pair = |entry: String| {
+        let sides =
+            entry.rsplit_once('=').map(|(left, right)| (left.trim().to_owned(), right.trim().to_owned()));
+        sides.filter(|(left, right)| !left.is_empty() && !right.is_empty()).ok_or(Wrong::Value(entry))
+    };
+    list(text)?.into_iter().map(pair).collect()
+}
+
+/// The statuses that an entry names: one, such as `404`, or a class, such as `4xx`.
+pub(super) fn statuses(entry: &str) -> Read<RangeInclusive<u16>> {
+    let class = entry.strip_suffix("xx").and_then(|class| class.parse::<u16>().ok());
+    match (class.filter(|class| (2..=5).contains(class)), status(entry)) {
+        (Some(class), _) => Ok(class * 100..=class * 100 + 99),
+        (None, Ok(status)) => Ok(status.as_u16()..=status.as_u16()),
+        (None, Err(wrong)) => Err(wrong),
+    }
+}
+
+/// A final status.
+pub(super) fn status(text: &str) -> Read<StatusCode> {
+    let number = text.parse().ok().filter(|number| (200..600).contains(number));
+    number.and_then(|number| StatusCode::from_u16(number).ok()).ok_or_else(|| Wrong::Value(text.into()))
+}
+
+/// A kind of problem, by its code.
+pub(super) fn problem(code: &str) -> Read<ProblemKind> {
+    const KINDS: [ProblemKind; 15] = [
+        ProblemKind::KeyMissing,
+        ProblemKind::KeyInvalid,
+        ProblemKind::CallerMissing,
+        ProblemKind::CallerUnknown,
+        ProblemKind::KeyReused,
+        ProblemKind::InProgress,
+        ProblemKind::OutcomeUnknown,
+        ProblemKind::NotRetained,
+        ProblemKind::OperationFailed,
+        ProblemKind::RecordUnreadable,
+        ProblemKind::Misconfigured,
+        ProblemKind::StoreUnavailable,
+        ProblemKind::BodyTooLarge,
+        ProblemKind::BodyUnreadable,
+        ProblemKind::RequestUnreadable,
+    ];
+    KINDS.into_iter().find(|kind| kind.code() == code).ok_or_else(|| Wrong::Value(code.into()))
+}
+
+/// The URI of a page. It has no fragment, since each problem adds its own.
+pub(super) fn page(uri: &str) -> Read<String> {
+    let parsed = uri.parse::<Uri>().ok().filter(|uri| uri.scheme().is_some() && uri.authority().is_some());
+    let is_plain = uri.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>\"#".contains(&byte));
+    parsed.filter(|_| is_plain).map(|_| uri.to_owned()).ok_or_else(|| Wrong::Value(uri.into()))
+}
+
+/// An origin, exactly as browsers send it: lower case, and without a path or the scheme's usual port.
+pub(super) fn origin(text: &str) -> Read<String> {
+    let wrong = || Wrong::Value(text.into());
+    let uri: Uri = text.parse().map_err(|_| wrong())?;
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return Err(wrong()) };
+    let is_usual_port = matches!((scheme, authority.port_u16()), ("https", Some(443)) | ("http", Some(80)));
+    let is_exact = text == format!("{scheme}://{authority}") && text == text.to_ascii_lowercase();
+    let is_origin = is_exact && !is_usual_port && !text.contains(['*', '@']);
+    is_origin.then(|| text.to_owned()).ok_or_else(wrong)
 }

@@ -9,7 +9,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use lambda_http::{Body, request::LambdaRequest};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use crate::{
@@ -271,12 +271,6 @@ fn add(headers: &mut HeaderMap, name: &str, value: &Value) {
     if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(&text)) {
         headers.append(name, value);
     }
-}
-
-/// Converts a response that the library wrote as JSON to a stream. `None` if the JSON has no status.
-pub(super) fn streamed_again(response: &impl Serialize) -> Option<Bytes> {
-    let json = serde_json::to_vec(response).ok()?;
-    Some(streamed(&of_envelope(&json)?))
 }
 
 /// The response as a stream: its head, the separator, and its body.

@@ -5,6 +5,8 @@
 
 mod batch;
 mod bench;
+mod choices;
+mod cors;
 mod events;
 mod http_events;
 mod process;

@@ -13,7 +13,7 @@ use super::{
 
 /// The expected result of a delivery.
 #[derive(Debug, PartialEq)]
-enum Then {
+pub(crate) enum Then {
     /// The function runs.
     Runs,
     /// The caller gets the recorded response.
@@ -24,7 +24,12 @@ enum Then {
 
 /// Delivers an event. If the function gets the event, the function answers with `answer`. Returns whether the function
 /// ran, and the answer that Lambda got.
-async fn delivered(lambda: &Lambda, function: &Function, event: &str, answer: &str) -> (bool, Posted) {
+pub(crate) async fn delivered(
+    lambda: &Lambda,
+    function: &Function,
+    event: &str,
+    answer: &str,
+) -> (bool, Posted) {
     let mut answered = pin!(posted(lambda.deliver(event)));
     tokio::select! {
         replayed = &mut answered => (false, replayed),
@@ -36,7 +41,7 @@ async fn delivered(lambda: &Lambda, function: &Function, event: &str, answer: &s
 }
 
 /// Sends requests to a function with these settings, and checks the result of each.
-async fn requests(settings: &[(&str, &str)], requests: &[(Value, Then)]) {
+pub(crate) async fn requests(settings: &[(&str, &str)], requests: &[(Value, Then)]) {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &[&[("IDEMPOTENCY_KEY", "header")], settings].concat()).await;
     for (nth, (request, expected)) in requests.iter().enumerate() {

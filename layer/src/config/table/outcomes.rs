@@ -1,7 +1,7 @@
 //! The settings of an operation's outcome: what's recorded, and for how long.
 
 use super::Setting;
-use crate::config::value;
+use crate::config::value::{self, Wrong};
 
 pub(super) const SETTINGS: &[Setting] = &[
     Setting::new(
@@ -26,6 +26,58 @@ pub(super) const SETTINGS: &[Setting] = &[
             Ok(())
         },
     ),
+    Setting::new(
+        "RECORD_WHEN",
+        "the [usual statuses](../src/guide/idempotency_specification.md); or statuses that are recorded too, and with \
+         `!` statuses that aren't: `404,!422,5xx`. The last entry that fits counts. For HTTP",
+        "statuses such as 404, classes such as 5xx, and !422 for a status that isn't recorded",
+        |draft, statuses| {
+            for entry in value::list(statuses)? {
+                let (statuses, is_recorded) = value::with_sign(&entry);
+                draft.rules.record_when.push((value::statuses(statuses)?, is_recorded));
+            }
+            Ok(())
+        },
+    ),
+    Setting::new(
+        "REPLAY_HEADERS",
+        "[the usual headers](../src/guide/idempotency_specification.md); or headers that replays contain too, and \
+         with `!` headers that they don't: `x-request-id,!server`. With `set-cookie`, whoever gets a replay gets the \
+         session. For HTTP",
+        "names of headers, and !NAME for a header that replays don't contain; CORS headers can't be named",
+        |draft, names| {
+            for entry in value::list(names)? {
+                let (name, is_replayed) = value::with_sign(&entry);
+                let name = value::header(name)?;
+                if name.as_str().starts_with("access-control-") {
+                    return Err(Wrong::Value(entry));
+                }
+                draft.on_http(move |layer| Ok(layer.replay_header(name.clone(), is_replayed)));
+            }
+            Ok(())
+        },
+    ),
+    Setting::new(
+        "LOCAL_CACHE",
+        "`0` bytes; or how much of its memory the layer uses to answer duplicates without a request, such as \
+         `4194304`",
+        value::BYTES,
+        |draft, bytes| {
+            draft.rules.settings.local_cache = value::number(bytes)?;
+            Ok(())
+        },
+    )
+    .library("local_cache"),
+    Setting::new(
+        "LOCAL_CACHE_RECORDS",
+        "as many as fit; or how many outcomes the local cache keeps at most",
+        "a number",
+        |draft, records| {
+            draft.rules.settings.local_cache_records = Some(value::number(records)?);
+            Ok(())
+        },
+    )
+    .library("local_cache_records"),
     Setting::new(
         "MAX_RESPONSE",
         "`8388608` bytes. A larger answer passes through, and is recorded as not retained. For HTTP, the limit \

@@ -11,6 +11,9 @@ use crate::{
     event::Kind,
 };
 
+/// A JMESPath expression that finds the same value in every event.
+const NOTHING: &str = "`true`";
+
 pub(super) const SETTINGS: &[Setting] = &[
     Setting::new(
         "TABLE",
@@ -45,9 +48,19 @@ pub(super) const SETTINGS: &[Setting] = &[
         "COMPARE",
         "the event, without the fields that can differ between deliveries; or the fields that must match when a key \
          is used again: of the event, of an HTTP request's JSON body, or of each record's content. If none of them \
-         has a value, the whole event or record counts",
-        "JSON Pointers such as /amount, with commas between them",
+         has a value, the whole event or record counts. `raw-body`: HTTP bodies are compared byte for byte. \
+         `key-alone`: nothing is compared, and a known key gets the recorded outcome **whatever else the event asks \
+         for**",
+        "JSON Pointers such as /amount with commas between them, raw-body or key-alone",
         |draft, fields| {
+            match fields {
+                "raw-body" => return Ok(draft.on_http(|layer| Ok(layer.fingerprint_raw_body(true)))),
+                "key-alone" => {
+                    draft.rules.compare = Some(vec![NOTHING.to_owned()]);
+                    return Ok(draft.on_http(|layer| Ok(layer.key_alone(true))));
+                }
+                _ => {}
+            }
             let fields = value::list(fields)?;
             for field in &fields {
                 KeyFields::new([field.as_str()]).map_err(|error| Wrong::Because(error.to_string()))?;
@@ -69,6 +82,16 @@ pub(super) const SETTINGS: &[Setting] = &[
                 "dynamodb" => Kind::DynamoDb,
                 _ => return Err(Wrong::Value(kind.into())),
             });
+            Ok(())
+        },
+    ),
+    Setting::new(
+        "FUNCTION",
+        "the function's name; or the name that the records' ids begin with. A renamed function finds its records if \
+         you set its former name. Two functions with one name share their operations",
+        "a name",
+        |draft, name| {
+            draft.rules.function = Some(name.to_owned());
             Ok(())
         },
     ),

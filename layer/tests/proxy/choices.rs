@@ -1,0 +1,279 @@
+//! The library's choices as settings: which outcomes are recorded, how keys and problems look, and what's compared.
+
+use serde_json::{Value, json};
+use testkit::front_ends::{POST, Sent, UUID, event, set_header};
+
+use super::{
+    bench::{Function, Lambda},
+    http_events::{created, header, status},
+    process::{on_table, table},
+    settings::{Then, delivered, requests},
+};
+use Then::{Refuses, Replays, Runs};
+
+#[tokio::test]
+async fn chosen_statuses_are_recorded() {
+    for (setting, code, is_recorded) in [
+        (None, 404, false),
+        (None, 422, true),
+        (Some("404"), 404, true),
+        (Some("404"), 403, false),
+        (Some("404"), 201, true),
+        (Some("4xx,!404"), 404, false),
+        (Some("4xx,!404"), 403, true),
+        (Some("!422"), 422, false),
+        (Some("503"), 503, true),
+        (Some("5xx"), 503, true),
+        (Some("2xx,!3xx"), 303, false),
+    ] {
+        let lambda = Lambda::start().await;
+        let settings: Vec<_> = [("IDEMPOTENCY_KEY", "header")]
+            .into_iter()
+            .chain(setting.map(|statuses| ("IDEMPOTENCY_RECORD_WHEN", statuses)))
+            .collect();
+        let function = Function::start(&lambda, &settings).await;
+        let own = json!({ "statusCode": code, "body": "own" }).to_string();
+        let request = event("http-api", POST).to_string();
+        assert!(delivered(&lambda, &function, &request, &own).await.0);
+        let (runs, again) = delivered(&lambda, &function, &request, &own).await;
+        assert_eq!((runs, status(&again)), (!is_recorded, code), "{setting:?}");
+    }
+}
+
+#[tokio::test]
+async fn problems_have_chosen_statuses_and_page() {
+    const PAGE: &str = "https://api.example/keys";
+    let mut broken = event("function-url", POST);
+    broken["isBase64Encoded"] = true.into();
+    broken["body"] = "not base64!".into();
+    for (request, usual, chosen, code) in [
+        (event("function-url", Sent { body: "{}", ..POST }), 422, 409, "key-reused"),
+        (event("function-url", Sent { key: Some(""), ..POST }), 400, 400, "key-invalid"),
+        (broken, 400, 406, "request-unreadable"),
+    ] {
+        let settings = [
+            ("IDEMPOTENCY_STATUS", "key-reused=409, request-unreadable=406"),
+            ("IDEMPOTENCY_DOCUMENTATION", PAGE),
+        ];
+        for (settings, expected, page) in
+            [(&settings[..0], usual, "https://docs.rs/"), (&settings[..], chosen, PAGE)]
+        {
+            let lambda = Lambda::start().await;
+            let function =
+                Function::start(&lambda, &[&[("IDEMPOTENCY_KEY", "header")], settings].concat()).await;
+            let first = event("function-url", POST).to_string();
+            delivered(&lambda, &function, &first, &created().to_string()).await;
+            let (runs, problem) = delivered(&lambda, &function, &request.to_string(), "never").await;
+            assert_eq!((runs, status(&problem)), (false, expected), "{problem:?}");
+            let body: Value = serde_json::from_str(problem.json()["body"].as_str().unwrap()).unwrap();
+            let described = body["type"].as_str().unwrap();
+            assert!(described.starts_with(page) && described.ends_with(code), "{problem:?}");
+            assert!(header(&problem, "link").unwrap().starts_with(&format!("<{page}")), "{problem:?}");
+        }
+    }
+}
+
+/// A request with its key in this header.
+fn keyed_by(name: &str, key: &str) -> Value {
+    let mut request = event("http-api", Sent { key: None, ..POST });
+    set_header(&mut request, name, Some(key));
+    request
+}
+
+#[tokio::test]
+async fn keys_have_chosen_headers_and_formats() {
+    let token = |key| keyed_by("x-request-token", key);
+    let alias = ("IDEMPOTENCY_KEY_ALIAS", "x-request-token, x-other");
+    requests(&[], &[(token("1"), Runs), (token("1"), Runs)]).await;
+    let both = {
+        let mut both = token("1");
+        set_header(&mut both, "idempotency-key", Some("2"));
+        both
+    };
+    let all = [
+        (token("1"), Runs),
+        (token("1"), Replays),
+        (keyed_by("x-other", "1"), Replays),
+        (keyed_by("idempotency-key", "1"), Replays),
+        (both, Refuses(400)),
+    ];
+    requests(&[alias], &all).await;
+    let key = |key| keyed_by("idempotency-key", key);
+    for (format, valid, invalid) in [
+        ("uuid", UUID, "order-17"),
+        ("quoted", "\"order-17\"", "order-17"),
+        ("shortest:8", "order-17", "order-1"),
+        ("quoted, shortest:8", "\"order-17\"", "\"order-1\""),
+    ] {
+        let all = [(key(invalid), Refuses(400)), (key(valid), Runs), (key(valid), Replays)];
+        requests(&[("IDEMPOTENCY_KEY_FORMAT", format)], &all).await;
+    }
+}
+
+#[tokio::test]
+async fn renamed_function_keeps_its_history() {
+    let (_database, wire) = table().await;
+    let endpoint = wire.endpoint();
+    for (settings, expected) in [
+        (&[("AWS_LAMBDA_FUNCTION_NAME", "orders")][..], true),
+        (&[("AWS_LAMBDA_FUNCTION_NAME", "shop-orders-1A2B"), ("IDEMPOTENCY_FUNCTION", "orders")], false),
+        (&[("AWS_LAMBDA_FUNCTION_NAME", "shop-orders-1A2B")], true),
+    ] {
+        let lambda = Lambda::start().await;
+        let function = Function::start(&lambda, &[&on_table(&endpoint)[..], settings].concat()).await;
+        let (runs, answer) = delivered(&lambda, &function, r#"{"id": 1}"#, "\"done\"").await;
+        assert_eq!((runs, answer.text().as_str()), (expected, "\"done\""), "{settings:?}");
+    }
+}
+
+/// Without the table, only a cached outcome can be replayed.
+#[tokio::test]
+async fn local_cache_answers_without_the_table() {
+    for (event, own) in
+        [(r#"{"id": 1}"#.to_owned(), "1".to_owned()), (event("alb", POST).to_string(), created().to_string())]
+    {
+        for (size, is_cached) in [("0", false), ("65536", true)] {
+            let (lambda, (database, wire)) = (Lambda::start().await, table().await);
+            let endpoint = wire.endpoint();
+            let cache = [("IDEMPOTENCY_LOCAL_CACHE", size), ("IDEMPOTENCY_KEY", "/id")];
+            let settings = [&on_table(&endpoint)[..], &cache].concat();
+            let settings = match event.contains("httpMethod") {
+                true => [&settings[..], &[("IDEMPOTENCY_KEY", "header")]].concat(),
+                false => settings,
+            };
+            let function = Function::start(&lambda, &settings).await;
+            assert!(delivered(&lambda, &function, &event, &own).await.0);
+            drop((database, wire));
+            let time = std::time::Duration::from_secs(2);
+            let again = lambda.deliver_with(&event, time, &[]);
+            function.gets_nothing_until(tokio::time::sleep(time)).await;
+            let again = super::bench::posted(again).await;
+            let is_refused = again.is_error || status_of(&again) == Some(503);
+            assert_eq!(is_refused, !is_cached, "{size}: {again:?}");
+        }
+    }
+}
+
+fn status_of(answer: &super::bench::Posted) -> Option<u64> {
+    answer.json()["statusCode"].as_u64()
+}
+
+#[tokio::test]
+async fn chosen_parts_of_requests_are_compared() {
+    let sent = |query, body| event("rest-api", Sent { query, body, ..POST });
+    let first = || (sent("a=1&at=1", "{}"), Runs);
+    let signed = sent("a=1&at=2", "{}");
+    requests(&[], &[first(), (signed.clone(), Refuses(422))]).await;
+    let all = [first(), (signed, Replays), (sent("a=2&at=1", "{}"), Refuses(422))];
+    requests(&[("IDEMPOTENCY_IGNORE_QUERY", "at, X-Amz-*")], &all).await;
+
+    let other = [first(), (sent("a=2", r#"{"n": 1}"#), Replays)];
+    requests(&[("IDEMPOTENCY_COMPARE", "key-alone")], &other).await;
+
+    let spaced = || sent("a=1&at=1", "{ }");
+    requests(&[], &[first(), (spaced(), Replays)]).await;
+    requests(&[("IDEMPOTENCY_COMPARE", "raw-body")], &[first(), (spaced(), Refuses(422))]).await;
+
+    let of_version = |version| {
+        let mut request = sent("a=1&at=1", "{}");
+        set_header(&mut request, "x-api-version", version);
+        request
+    };
+    let versions = || [(of_version(Some("1")), Runs), (of_version(Some("1")), Replays)];
+    let [again, other] = [Replays, Refuses(422)].map(|then| (of_version(Some("2")), then));
+    requests(&[], &versions().into_iter().chain([again]).collect::<Vec<_>>()).await;
+    let all: Vec<_> = versions().into_iter().chain([other]).collect();
+    requests(&[("IDEMPOTENCY_COMPARE_HEADERS", "x-api-version")], &all).await;
+}
+
+#[tokio::test]
+async fn key_alone_suffices_for_events_and_records() {
+    let message = |id: &str, body: &str| {
+        json!({ "messageId": id, "eventSource": "aws:sqs", "body": body, "receiptHandle": "r",
+                "eventSourceARN": "arn:aws:sqs:eu-west-1:1:q", "attributes": {}, "messageAttributes": {} })
+    };
+    let batch = |id, body| json!({ "Records": [message(id, body)] }).to_string();
+    for (one, other, own) in [
+        (r#"{"id": 1, "n": 1}"#.to_owned(), r#"{"id": 1, "n": 2}"#.to_owned(), "1"),
+        (
+            batch("a", r#"{"id": 1, "n": 1}"#),
+            batch("b", r#"{"id": 1, "n": 2}"#),
+            r#"{"batchItemFailures":[]}"#,
+        ),
+    ] {
+        for (settings, is_same) in [(&[][..], false), (&[("IDEMPOTENCY_COMPARE", "key-alone")], true)] {
+            let lambda = Lambda::start().await;
+            let function =
+                Function::start(&lambda, &[&[("IDEMPOTENCY_KEY", "/id")], settings].concat()).await;
+            assert!(delivered(&lambda, &function, &one, own).await.0);
+            let (runs, again) = delivered(&lambda, &function, &other, own).await;
+            let is_replay = !again.is_error && again.text() == own;
+            assert_eq!((runs, is_replay), (false, is_same), "{other}: {again:?}");
+        }
+    }
+}
+
+/// A request to this path of an API.
+fn to(front_end: &str, path: &str) -> Value {
+    let mut request = event(front_end, POST);
+    match front_end {
+        "rest-api" => {
+            request["path"] = path.into();
+            request["resource"] = path.into();
+            request["requestContext"]["resourcePath"] = path.into();
+            request["requestContext"]["path"] = format!("/prod{path}").into();
+        }
+        "alb" => request["path"] = path.into(),
+        _ => {
+            request["rawPath"] = format!("/v1{path}").into();
+            request["requestContext"]["stage"] = "v1".into();
+            request["requestContext"]["http"]["path"] = format!("/v1{path}").into();
+        }
+    }
+    request
+}
+
+#[tokio::test]
+async fn operation_of_each_path_has_keys() {
+    for front_end in ["rest-api", "http-api", "alb"] {
+        let sent = |path| to(front_end, path);
+        let usual = [(sent("/charges"), Runs), (sent("/refunds/17"), Refuses(422))];
+        requests(&[], &usual).await;
+        let named = [
+            (sent("/charges"), Runs),
+            (sent("/refunds/17"), Runs),
+            (sent("/charges"), Replays),
+            (sent("/refunds/17"), Replays),
+            (sent("/refunds/18"), Refuses(422)),
+            (sent("/other"), Runs),
+            (sent("/another"), Refuses(422)),
+        ];
+        let setting = ("IDEMPOTENCY_OPERATIONS", "/charges=charge, /refunds/{id}=refund");
+        requests(&[setting], &named).await;
+    }
+}
+
+#[tokio::test]
+async fn replays_have_chosen_headers() {
+    let lambda = Lambda::start().await;
+    let settings = [
+        ("IDEMPOTENCY_KEY", "header"),
+        ("IDEMPOTENCY_REPLAY_HEADERS", "set-cookie, !x-receipt"),
+        ("IDEMPOTENCY_REPLAY_MARKER", "x-replayed"),
+    ];
+    let function = Function::start(&lambda, &settings).await;
+    let request = event("alb", POST).to_string();
+    delivered(&lambda, &function, &request, &created().to_string()).await;
+    let (runs, replay) = delivered(&lambda, &function, &request, "never").await;
+    let found =
+        ["set-cookie", "x-receipt", "x-replayed", "idempotent-replayed"].map(|name| header(&replay, name));
+    let expected = [Some("a=1"), None, Some("true"), None].map(|value| value.map(str::to_owned));
+    assert_eq!((runs, found), (false, expected));
+}
+
+#[tokio::test]
+async fn larger_bodies_are_refused() {
+    let sent = |body| event("http-api", Sent { body, ..POST });
+    let all = [(sent("12345678"), Runs), (sent("123456789"), Refuses(413))];
+    requests(&[("IDEMPOTENCY_MAX_BODY", "8")], &all).await;
+}
