@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 #![allow(clippy::print_stdout, reason = "the table is the output")]
 
+mod browser;
 mod chained;
 mod example;
 mod ledger;
