@@ -22,6 +22,7 @@ use lambda_idempotency::{
 
 use crate::{event::Kind, limited::Limited, recorded};
 use source::Values;
+use value::Read;
 
 /// The beginning of every variable's name.
 const PREFIX: &str = "IDEMPOTENCY_";
@@ -128,6 +129,8 @@ pub(crate) struct Rules {
     /// form in `settings`.
     pub(crate) max_response: usize,
     pub(crate) settings: Settings,
+    /// The AWS KMS key that encrypts the recorded responses.
+    pub(crate) kms_key: Option<String>,
     /// How many invocations the function runs at a time.
     pub(crate) concurrency: usize,
     /// Whether `IDEMPOTENCY_REQUIRED` is `1`, which means that the function must not run unprotected. The library
@@ -193,6 +196,7 @@ impl Default for Rules {
             streams: false,
             max_response: settings.max_response,
             settings,
+            kms_key: None,
             concurrency: 1,
             is_required: false,
         }
@@ -266,9 +270,14 @@ impl Rules {
 }
 
 impl Draft {
-    /// Adds a choice of the library's HTTP layer.
-    fn on_http(&mut self, choose: impl Fn(HttpLayer) -> Result<HttpLayer, Error> + Send + Sync + 'static) {
+    /// Adds a choice of the library's HTTP layer. [`HttpChoices::check`] finds the choices that the library refuses.
+    #[expect(clippy::unnecessary_wraps, reason = "it's the last expression of the settings' `read`")]
+    fn on_http(
+        &mut self,
+        choose: impl Fn(HttpLayer) -> Result<HttpLayer, Error> + Send + Sync + 'static,
+    ) -> Read<()> {
         self.rules.http.0.push((self.reading, Arc::new(choose)));
+        Ok(())
     }
 
     /// Reads each setting that has a value.

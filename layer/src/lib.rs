@@ -6,6 +6,8 @@
 
 mod batch;
 mod child;
+#[cfg(feature = "kms")]
+mod cipher;
 mod config;
 #[cfg(feature = "fuzz")]
 pub mod edge;
@@ -26,9 +28,9 @@ mod upstream;
 
 use std::{ffi::OsString, process::ExitCode, sync::Arc, time::Duration};
 
-use config::Config;
+use config::{Config, Rules};
 use extension::Extension;
-use lambda_idempotency::settings::Mode;
+use lambda_idempotency::{Idempotency, settings::Mode, store::Store};
 use proxy::{Protection, Proxy};
 use telemetry::Telemetry;
 use upstream::{BoxError, Upstream};
@@ -94,7 +96,7 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
     let config = Config::of_process()?;
     let store = config.store.open().await.map_err(|error| error.to_string())?;
     // In mode `off`, the library returns an error if the environment requires protection, and warns otherwise.
-    let idempotency = config.rules.open(store)?;
+    let idempotency = open(&config.rules, store).await?;
     // The setting names another proxy between the layer and Lambda, from which the layer gets the invocations. The
     // Extensions API is always Lambda's own.
     let upstream = config.upstream.map_or_else(|| upstream.clone(), Upstream::new);
@@ -103,6 +105,16 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
         .then(|| Protection::new(idempotency, config.rules, upstream.clone(), telemetry));
     let protection = protection.transpose().map_err(|error| error.to_string())?;
     Ok((Proxy::new(upstream, protection.clone(), telemetry), protection, config.port))
+}
+
+/// Builds the library's `Idempotency`, with the cipher if a setting names one.
+async fn open(rules: &Rules, store: Arc<dyn Store>) -> Result<Idempotency, String> {
+    #[cfg(feature = "kms")]
+    if let Some(key) = rules.kms_key.as_ref().filter(|_| rules.settings.mode != Mode::Off) {
+        let cipher = cipher::Kms::open(key).await?;
+        return rules.open_with(store, |builder| builder.cipher(cipher));
+    }
+    rules.open(store)
 }
 
 /// Starts the proxy, and the function's runtime behind it.

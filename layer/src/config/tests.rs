@@ -139,6 +139,7 @@ fn errors_name_the_invalid_setting() {
         ("IDEMPOTENCY_RECORD_WHEN", "1xx", "classes such as 5xx"),
         ("IDEMPOTENCY_RECORD_WHEN", "404,!", "classes such as 5xx"),
         ("IDEMPOTENCY_REPLAY_HEADERS", "access-control-allow-origin", "CORS headers can't be named"),
+        ("IDEMPOTENCY_CIPHER", "aes:key", "such as kms:alias/payments"),
         ("IDEMPOTENCY_LOCAL_CACHE", "1000", "IDEMPOTENCY_LOCAL_CACHE is 1000 bytes, which is too small"),
         ("IDEMPOTENCY_LOCAL_CACHE_RECORDS", "10", "but IDEMPOTENCY_LOCAL_CACHE is 0"),
         ("IDEMPOTENCY_LEASE_GRACE", "2h", "IDEMPOTENCY_LEASE_GRACE is 7200s"),
@@ -295,4 +296,11 @@ fn each_setting_appears_once() {
     let all = names.len();
     names.dedup();
     assert_eq!(names.len(), all);
+}
+
+#[cfg(not(feature = "kms"))]
+#[test]
+fn encryption_needs_its_feature() {
+    let problem = read(&[("IDEMPOTENCY_CIPHER", "kms:alias/payments")]).unwrap_err();
+    assert!(problem.starts_with("IDEMPOTENCY_CIPHER: ") && problem.contains("--features kms"), "{problem}");
 }

@@ -7,6 +7,8 @@ mod batch;
 mod bench;
 mod choices;
 mod cors;
+#[cfg(feature = "kms")]
+mod encryption;
 mod events;
 mod http_events;
 mod process;

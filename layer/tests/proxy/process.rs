@@ -12,13 +12,13 @@ use testkit::{http_server::Received, ports::free_port};
 
 use super::bench::{Function, Lambda, PATIENCE, fresh_path, kill, posted, program};
 
-async fn code(lambda: &Lambda, settings: &[(&str, &str)], command: &[&str]) -> (i32, String) {
+pub(crate) async fn code(lambda: &Lambda, settings: &[(&str, &str)], command: &[&str]) -> (i32, String) {
     let output = program(lambda, settings).arg("--").args(command).stderr(Stdio::piped()).output();
     let output = tokio::time::timeout(PATIENCE, output).await.expect("the program ends").unwrap();
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
-const WORKING: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_STORE", "memory:")];
+pub(crate) const WORKING: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_STORE", "memory:")];
 pub(crate) const WITH_METRICS: (&str, &str) = ("IDEMPOTENCY_METRICS", "cloudwatch");
 
 #[tokio::test]

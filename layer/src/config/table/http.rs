@@ -10,7 +10,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "methods such as POST,PUT",
         |draft, methods| {
             let methods = value::methods(methods)?;
-            Ok(draft.on_http(move |layer| Ok(layer.methods(methods.iter().cloned()))))
+            draft.on_http(move |layer| Ok(layer.methods(methods.iter().cloned())))
         },
     ),
     Setting::new(
@@ -19,7 +19,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "names of headers with commas between them",
         |draft, names| {
             for name in value::headers(names)? {
-                draft.on_http(move |layer| Ok(layer.key_alias(name.clone())));
+                draft.on_http(move |layer| Ok(layer.key_alias(name.clone())))?;
             }
             Ok(())
         },
@@ -32,12 +32,12 @@ pub(super) const SETTINGS: &[Setting] = &[
         |draft, formats| {
             for format in value::list(formats)? {
                 match format.split_once(':') {
-                    None if format == "uuid" => draft.on_http(|layer| Ok(layer.uuid_keys(true))),
-                    None if format == "quoted" => draft.on_http(|layer| Ok(layer.quoted_keys(true))),
+                    None if format == "uuid" => draft.on_http(|layer| Ok(layer.uuid_keys(true)))?,
+                    None if format == "quoted" => draft.on_http(|layer| Ok(layer.quoted_keys(true)))?,
                     Some(("shortest", length)) => {
                         let length = length.parse().ok().filter(|length| (1..=255).contains(length));
                         let length = length.ok_or(Wrong::Value(format))?;
-                        draft.on_http(move |layer| Ok(layer.shortest_key(length)));
+                        draft.on_http(move |layer| Ok(layer.shortest_key(length)))?;
                     }
                     _ => return Err(Wrong::Value(format)),
                 }
@@ -53,9 +53,9 @@ pub(super) const SETTINGS: &[Setting] = &[
         "a path and an operation's name, such as /charges=charge,/charges/{id}/refunds=refund",
         |draft, operations| {
             let operations = value::pairs(operations)?;
-            Ok(draft.on_http(move |layer| {
+            draft.on_http(move |layer| {
                 layer.operations(operations.iter().map(|(path, name)| (path.as_str(), name.as_str())))
-            }))
+            })
         },
     ),
     Setting::new(
@@ -64,7 +64,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "names of parameters with commas between them",
         |draft, names| {
             let names = value::list(names)?;
-            Ok(draft.on_http(move |layer| Ok(layer.ignore_query(names.iter().map(String::as_str)))))
+            draft.on_http(move |layer| Ok(layer.ignore_query(names.iter().map(String::as_str))))
         },
     ),
     Setting::new(
@@ -73,7 +73,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "names of headers with commas between them",
         |draft, names| {
             let names = value::headers(names)?;
-            Ok(draft.on_http(move |layer| Ok(layer.fingerprint_headers(names.iter().cloned()))))
+            draft.on_http(move |layer| Ok(layer.fingerprint_headers(names.iter().cloned())))
         },
     ),
     Setting::new(
@@ -82,7 +82,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         value::BYTES,
         |draft, bytes| {
             let bytes = value::number(bytes)?;
-            Ok(draft.on_http(move |layer| Ok(layer.max_body(bytes))))
+            draft.on_http(move |layer| Ok(layer.max_body(bytes)))
         },
     ),
     Setting::new(
@@ -92,7 +92,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "a name",
         |draft, name| {
             let name = name.to_owned();
-            Ok(draft.on_http(move |layer| Ok(layer.api_name(name.as_str()))))
+            draft.on_http(move |layer| Ok(layer.api_name(name.as_str())))
         },
     ),
     Setting::new(
@@ -103,7 +103,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         |draft, statuses| {
             for (code, status) in value::pairs(statuses)? {
                 let (kind, status) = (value::problem(&code)?, value::status(&status)?);
-                draft.on_http(move |layer| Ok(layer.status(kind, status)));
+                draft.on_http(move |layer| Ok(layer.status(kind, status)))?;
             }
             Ok(())
         },
@@ -115,7 +115,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "a URI with scheme and host, such as https://api.example.com/idempotency",
         |draft, page| {
             let page = value::page(page)?;
-            Ok(draft.on_http(move |layer| Ok(layer.documentation(page.as_str()))))
+            draft.on_http(move |layer| Ok(layer.documentation(page.as_str())))
         },
     ),
     Setting::new(
@@ -125,7 +125,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         |draft, name| {
             let name = value::header(name)?;
             draft.rules.marker = name.clone();
-            Ok(draft.on_http(move |layer| Ok(layer.replay_marker(name.clone()))))
+            draft.on_http(move |layer| Ok(layer.replay_marker(name.clone())))
         },
     ),
     Setting::new(

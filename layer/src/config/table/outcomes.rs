@@ -52,7 +52,7 @@ pub(super) const SETTINGS: &[Setting] = &[
                 if name.as_str().starts_with("access-control-") {
                     return Err(Wrong::Value(entry));
                 }
-                draft.on_http(move |layer| Ok(layer.replay_header(name.clone(), is_replayed)));
+                draft.on_http(move |layer| Ok(layer.replay_header(name.clone(), is_replayed)))?;
             }
             Ok(())
         },
@@ -78,6 +78,23 @@ pub(super) const SETTINGS: &[Setting] = &[
         },
     )
     .library("local_cache_records"),
+    Setting::new(
+        "CIPHER",
+        "none: responses are stored in plaintext, which only the table's own encryption protects; or `kms:KEY`, with \
+         the id, ARN or `alias/NAME` of an AWS KMS key: [responses are encrypted](#encryption) before they're stored. \
+         Needs a build with `--features kms`",
+        "kms: and a key's id, ARN or alias, such as kms:alias/payments",
+        |draft, cipher| {
+            let key = cipher.strip_prefix("kms:").filter(|key| !key.is_empty());
+            let key = key.ok_or_else(|| Wrong::Value(cipher.into()))?;
+            if cfg!(not(feature = "kms")) {
+                let problem = "this build of the layer can't encrypt; build it with `layer/package --features kms`";
+                return Err(Wrong::Because(problem.into()));
+            }
+            draft.rules.kms_key = Some(key.to_owned());
+            Ok(())
+        },
+    ),
     Setting::new(
         "MAX_RESPONSE",
         "`8388608` bytes. A larger answer passes through, and is recorded as not retained. For HTTP, the limit \

@@ -54,10 +54,10 @@ pub(super) const SETTINGS: &[Setting] = &[
         "JSON Pointers such as /amount with commas between them, raw-body or key-alone",
         |draft, fields| {
             match fields {
-                "raw-body" => return Ok(draft.on_http(|layer| Ok(layer.fingerprint_raw_body(true)))),
+                "raw-body" => return draft.on_http(|layer| Ok(layer.fingerprint_raw_body(true))),
                 "key-alone" => {
                     draft.rules.compare = Some(vec![NOTHING.to_owned()]);
-                    return Ok(draft.on_http(|layer| Ok(layer.key_alone(true))));
+                    return draft.on_http(|layer| Ok(layer.key_alone(true)));
                 }
                 _ => {}
             }

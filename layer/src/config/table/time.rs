@@ -74,7 +74,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         value::TIME,
         |draft, time| {
             let time = value::duration(time)?;
-            Ok(draft.on_http(move |layer| Ok(layer.answer_within(time))))
+            draft.on_http(move |layer| Ok(layer.answer_within(time)))
         },
     ),
 ];
