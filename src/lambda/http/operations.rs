@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{HttpLayer, path::segments};
+use super::HttpLayer;
 use crate::{
     error::{Error, ErrorKind},
     idempotency::Idempotency,
@@ -73,6 +73,12 @@ impl Operations {
             None => Ok(Cow::Borrowed(idempotency)),
         }
     }
+}
+
+/// The parts of a path between its slashes.
+pub(super) fn segments(path: &str) -> impl Iterator<Item = &str> {
+    let path = path.trim_matches('/');
+    (!path.is_empty()).then(|| path.split('/')).into_iter().flatten()
 }
 
 fn is_greedy(segment: &str) -> bool {

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt::Write as _, mem, sync::Arc};
 use ::http::{Uri, request::Parts, uri::PathAndQuery};
 use lambda_http::{RequestExt, aws_lambda_events::query_map::QueryMap, request::RequestContext};
 
-use super::{HttpLayer, config::Config};
+use super::{HttpLayer, config::Config, operations::segments};
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// Takes the request's whole path from a closure. The layer compares this path when a key is used again, and the
@@ -93,11 +93,6 @@ fn of_resource<'a>(path: &'a str, resource: &str, parameters: Option<&QueryMap>)
     pairs
         .all(|(of_resource, segment)| of_resource.starts_with('{') || of_resource == segment)
         .then(|| &path[begin..])
-}
-
-pub(super) fn segments(path: &str) -> impl Iterator<Item = &str> {
-    let path = path.trim_matches('/');
-    (!path.is_empty()).then(|| path.split('/')).into_iter().flatten()
 }
 
 /// The path that the closures of a layer see, while they see the request.
