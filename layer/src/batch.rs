@@ -144,8 +144,17 @@ where
     };
     let batch = batch
         .required(!rules.passes_unkeyed.unwrap_or(false))
+        .acknowledge_permanent_failures(rules.acknowledges_failures)
         .concurrency(concurrency)
         .on_progress(move |records| progress.in_flight(records));
+    let batch = match &rules.source_name {
+        Some(name) => batch.source_name(Arc::clone(name)),
+        None => batch,
+    };
+    let batch = match rules.batch_reserve {
+        Some(reserve) => batch.reserve(reserve),
+        None => batch,
+    };
     let calling = batch.oneshot(LambdaEvent::new(raw, event.context.clone()));
     event.claims();
     let answered = tokio::select! {

@@ -10,7 +10,7 @@ mod value;
 
 pub(crate) use key::KeyOf;
 
-use std::{fmt, ops::RangeInclusive, path::PathBuf, sync::Arc};
+use std::{fmt, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, StatusCode};
 use lambda_idempotency::{
@@ -113,6 +113,13 @@ pub(crate) struct Rules {
     pub(crate) passes_internal_errors: bool,
     pub(crate) batch: BatchMode,
     pub(crate) batch_answer: BatchAnswer,
+    /// Whether a record whose error is recorded counts as done.
+    pub(crate) acknowledges_failures: bool,
+    pub(crate) batch_reserve: Option<Duration>,
+    /// The source's name in place of its ARN.
+    pub(crate) source_name: Option<Arc<str>>,
+    /// The answer to a duplicate if the operation's own wasn't retained.
+    pub(crate) not_retained: Option<serde_json::Value>,
     pub(crate) callers: Callers,
     /// The choices of the library's HTTP layer.
     pub(crate) http: HttpChoices,
@@ -187,6 +194,10 @@ impl Default for Rules {
             passes_internal_errors: false,
             batch: BatchMode::default(),
             batch_answer: BatchAnswer::default(),
+            acknowledges_failures: false,
+            batch_reserve: None,
+            source_name: None,
+            not_retained: None,
             callers: Callers::default(),
             http: HttpChoices::default(),
             record_when: Vec::new(),

@@ -45,6 +45,10 @@ struct Own;
 #[derive(Clone, Copy)]
 struct Replayed;
 
+/// Marks the answer of `IDEMPOTENCY_ON_NOT_RETAINED`.
+#[derive(Clone, Copy)]
+struct NotRetained;
+
 /// A function's response whose body is recorded as it is. `lambda_http` would convert a body to text if the response
 /// has no content type, and replace the bytes that aren't UTF-8.
 struct Exact(Response<Body>);
@@ -62,7 +66,7 @@ struct Seen {
     is_own: AtomicBool,
     /// The response as a stream, if the function streams its responses.
     streamed: Mutex<Option<Bytes>>,
-    /// Whether it's the problem `not-retained` or `outcome-unknown`. The library sends one of them in place of a
+    /// Whether it's the problem `not-retained`, its substitute, or `outcome-unknown`. The library sends one of them in place of a
     /// response that's too large for the front end: `not-retained` if it recorded the operation as done,
     /// `outcome-unknown` if it doesn't know whether the record was written.
     is_withheld: AtomicBool,
@@ -164,8 +168,8 @@ pub(crate) fn layer(
     rules: &Rules,
     idempotency: &Idempotency,
 ) -> Result<HttpLayer, lambda_idempotency::Error> {
-    let Rules { key, passes_unkeyed, callers, compare, http, .. } = rules;
-    // Nothing can stand outside the proxy, so the function sends its own CORS headers.
+    let Rules { key, passes_unkeyed, callers, compare, http, not_retained, .. } = rules;
+    // No CORS layer can be outside the proxy, so the function sends its own CORS headers.
     let mut layer = http.of(idempotency.http())?.replay_cors(true).on_replay(|replay, response| {
         if !replay.is_failure() {
             response.extensions_mut().insert(Replayed);
@@ -176,6 +180,16 @@ pub(crate) fn layer(
     layer = layer.required(!passes);
     if let KeyOf::Fields(fields) = key {
         layer = layer.key_fields(fields.clone());
+    }
+    if let Some(answer) = not_retained {
+        let answer = answer.to_string();
+        layer = layer.on_not_retained(move || {
+            let mut response = Response::new(Body::Text(answer.clone()));
+            let json = HeaderValue::from_static("application/json");
+            response.headers_mut().insert(header::CONTENT_TYPE, json);
+            response.extensions_mut().insert(NotRetained);
+            response
+        });
     }
     if let Some(fields) = compare {
         layer = layer.fingerprint_fields(fields.iter().map(String::as_str))?;
@@ -200,7 +214,8 @@ impl Seen {
         let is_problem = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes)
             == Some(b"application/problem+json");
         let code = is_problem.then(|| code(response.body())).flatten();
-        if matches!(code.as_deref(), Some("not-retained" | "outcome-unknown")) {
+        let is_substitute = response.extensions().get::<NotRetained>().is_some();
+        if is_substitute || matches!(code.as_deref(), Some("not-retained" | "outcome-unknown")) {
             self.is_withheld.store(true, Ordering::Relaxed);
         }
         if streams {

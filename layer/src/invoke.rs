@@ -194,6 +194,10 @@ async fn one(
         },
         None => layer,
     };
+    let layer = match &rules.not_retained {
+        Some(answer) => layer.on_not_retained(answer.clone()),
+        None => layer,
+    };
     let replayed = turn.clone();
     let layer = layer.on_replay(move |_| {
         replayed.replays();

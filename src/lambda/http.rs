@@ -190,7 +190,7 @@
 //! Put `tower_http`'s `CorsLayer` **outside** this layer. `CorsLayer` answers preflights, and adds the headers
 //! for the current origin to replays, conflicts and problems. Behind an HTTP API, a function URL or a load balancer,
 //! `lambda_http` writes one value per header, so a `Vary` from the handler would hide the CORS layer's `Vary`: let
-//! only the CORS layer set this header. If the handler sets its CORS headers itself, and nothing can stand outside this
+//! only the CORS layer set this header. If the handler sets its CORS headers itself, and no layer can be outside this
 //! layer, use [`HttpLayer::replay_cors`]. Allow the headers that the idempotency layer reads, and expose those it
 //! writes:
 //!

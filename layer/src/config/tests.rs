@@ -53,6 +53,7 @@ fn every_setting_is_read() {
         ("IDEMPOTENCY_SKEW_MARGIN", "4s"),
         ("IDEMPOTENCY_ANSWER_RESERVE", "500ms"),
         ("IDEMPOTENCY_SETTLE_WITHIN", "5s"),
+        ("IDEMPOTENCY_BATCH_RESERVE", "2s"),
         ("IDEMPOTENCY_CORS", "https://a.example, http://localhost:3000"),
         ("AWS_LAMBDA_MAX_CONCURRENCY", "10"),
     ])
@@ -78,6 +79,7 @@ fn every_setting_is_read() {
         rules.settings;
     let times = [lease_grace, lease_fallback, skew_margin, answer_reserve, settle_within];
     assert_eq!(times.map(|time| time.as_millis()), [3000, 50_000, 4000, 500, 5000]);
+    assert_eq!(rules.batch_reserve, Some(Duration::from_secs(2)));
     assert_eq!(rules.cors, ["https://a.example", "http://localhost:3000"]);
     assert_eq!((rules.callers, rules.concurrency), (Callers::Shared, 10));
     assert_eq!(rules.compare.unwrap(), ["/a", "/b"]);
@@ -139,6 +141,9 @@ fn errors_name_the_invalid_setting() {
         ("IDEMPOTENCY_RECORD_WHEN", "1xx", "classes such as 5xx"),
         ("IDEMPOTENCY_RECORD_WHEN", "404,!", "classes such as 5xx"),
         ("IDEMPOTENCY_REPLAY_HEADERS", "access-control-allow-origin", "CORS headers can't be named"),
+        ("IDEMPOTENCY_ON_NOT_RETAINED", "done", "JSON such as"),
+        ("IDEMPOTENCY_BATCH_FAILED", "ignore", "redeliver or acknowledge"),
+        ("IDEMPOTENCY_BATCH_RESERVE", "1", "with its unit"),
         ("IDEMPOTENCY_CIPHER", "aes:key", "such as kms:alias/payments"),
         ("IDEMPOTENCY_LOCAL_CACHE", "1000", "IDEMPOTENCY_LOCAL_CACHE is 1000 bytes, which is too small"),
         ("IDEMPOTENCY_LOCAL_CACHE_RECORDS", "10", "but IDEMPOTENCY_LOCAL_CACHE is 0"),

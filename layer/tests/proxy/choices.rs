@@ -188,16 +188,11 @@ async fn chosen_parts_of_requests_are_compared() {
 
 #[tokio::test]
 async fn key_alone_suffices_for_events_and_records() {
-    let message = |id: &str, body: &str| {
-        json!({ "messageId": id, "eventSource": "aws:sqs", "body": body, "receiptHandle": "r",
-                "eventSourceARN": "arn:aws:sqs:eu-west-1:1:q", "attributes": {}, "messageAttributes": {} })
-    };
-    let batch = |id, body| json!({ "Records": [message(id, body)] }).to_string();
     for (one, other, own) in [
         (r#"{"id": 1, "n": 1}"#.to_owned(), r#"{"id": 1, "n": 2}"#.to_owned(), "1"),
         (
-            batch("a", r#"{"id": 1, "n": 1}"#),
-            batch("b", r#"{"id": 1, "n": 2}"#),
+            batch("orders", r#"{"id": 1, "n": 1}"#),
+            batch("orders", r#"{"id": 1, "n": 2}"#),
             r#"{"batchItemFailures":[]}"#,
         ),
     ] {
@@ -276,4 +271,66 @@ async fn larger_bodies_are_refused() {
     let sent = |body| event("http-api", Sent { body, ..POST });
     let all = [(sent("12345678"), Runs), (sent("123456789"), Refuses(413))];
     requests(&[("IDEMPOTENCY_MAX_BODY", "8")], &all).await;
+}
+
+#[tokio::test]
+async fn unretained_answers_have_a_substitute() {
+    let own = created().to_string();
+    for (key, event, own, expected) in [
+        ("/id", r#"{"id": 1}"#.to_owned(), "\"a receipt\"".to_owned(), json!({ "ended": true })),
+        ("header", event("http-api", POST).to_string(), own.clone(), json!(200)),
+        ("header", event("function-url", POST).to_string(), own, json!(200)),
+    ] {
+        let lambda = Lambda::start().await;
+        let settings = [
+            ("IDEMPOTENCY_KEY", key),
+            ("IDEMPOTENCY_MAX_RESPONSE", "0"),
+            ("IDEMPOTENCY_ON_NOT_RETAINED", r#"{"ended": true}"#),
+        ];
+        let function = Function::start(&lambda, &settings).await;
+        let (runs, first) = delivered(&lambda, &function, &event, &own).await;
+        assert_eq!((runs, first.text()), (true, own.clone()), "the first caller gets the function's answer");
+        let (runs, again) = delivered(&lambda, &function, &event, &own).await;
+        let json = again.json();
+        let found = if key == "header" { &json["statusCode"] } else { &json };
+        assert_eq!((runs, again.is_error, found), (false, false, &expected), "{again:?}");
+        assert!(again.text().contains("ended"), "{again:?}");
+    }
+}
+
+/// An SQS batch with one message.
+fn batch(queue: &str, body: &str) -> String {
+    let message = json!({
+        "messageId": format!("of {queue}"), "eventSource": "aws:sqs", "body": body, "receiptHandle": "r",
+        "eventSourceARN": format!("arn:aws:sqs:eu-west-1:1:{queue}"), "attributes": {}, "messageAttributes": {},
+    });
+    json!({ "Records": [message] }).to_string()
+}
+
+#[tokio::test]
+async fn sources_of_one_name_share_keys() {
+    for (settings, runs_again) in [(&[][..], true), (&[("IDEMPOTENCY_SOURCE_NAME", "orders")], false)] {
+        let lambda = Lambda::start().await;
+        let function = Function::start(&lambda, &[&[("IDEMPOTENCY_KEY", "/id")], settings].concat()).await;
+        let (all_done, body) = (r#"{"batchItemFailures":[]}"#, r#"{"id": 1}"#);
+        assert!(delivered(&lambda, &function, &batch("orders", body), all_done).await.0);
+        let (runs, _) = delivered(&lambda, &function, &batch("orders-dlq", body), all_done).await;
+        assert_eq!(runs, runs_again, "{settings:?}");
+    }
+}
+
+#[tokio::test]
+async fn records_with_recorded_errors_are_acknowledged() {
+    for (settings, redelivers) in [(&[][..], true), (&[("IDEMPOTENCY_BATCH_FAILED", "acknowledge")], false)] {
+        let lambda = Lambda::start().await;
+        let usual = [("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_ERROR", "record")];
+        let function = Function::start(&lambda, &[&usual[..], settings].concat()).await;
+        let waiting = lambda.deliver(batch("orders", r#"{"id": 1}"#));
+        function.fail(&function.next().await, "Declined").await;
+        let first = super::bench::posted(waiting).await;
+        assert_eq!(first.is_error, redelivers, "{first:?}");
+        let (runs, again) = delivered(&lambda, &function, &batch("orders", r#"{"id": 1}"#), "never").await;
+        let is_listed = again.text().contains("itemIdentifier");
+        assert_eq!((runs, is_listed), (false, redelivers), "{again:?}");
+    }
 }

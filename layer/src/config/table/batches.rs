@@ -1,7 +1,10 @@
 //! The settings for batches of SQS, Kinesis and DynamoDB Streams.
 
 use super::Setting;
-use crate::config::{BatchAnswer, BatchMode, value::Wrong};
+use crate::config::{
+    BatchAnswer, BatchMode,
+    value::{self, Wrong},
+};
 
 pub(super) const SETTINGS: &[Setting] = &[
     Setting::new("BATCH", "`whole`, `each` ([batches](#batches))", "whole or each", |draft, mode| {
@@ -22,6 +25,39 @@ pub(super) const SETTINGS: &[Setting] = &[
                 "fail" => BatchAnswer::Fail,
                 _ => return Err(Wrong::Value(answer.into())),
             };
+            Ok(())
+        },
+    ),
+    Setting::new(
+        "BATCH_FAILED",
+        "`redeliver`; `acknowledge`: a record whose error is recorded (`IDEMPOTENCY_ON_ERROR`) counts as done, and \
+         doesn't go to the dead-letter queue",
+        "redeliver or acknowledge",
+        |draft, policy| {
+            draft.rules.acknowledges_failures = match policy {
+                "redeliver" => false,
+                "acknowledge" => true,
+                _ => return Err(Wrong::Value(policy.into())),
+            };
+            Ok(())
+        },
+    ),
+    Setting::new(
+        "BATCH_RESERVE",
+        "`500ms`: the layer claims no more records once only twice this time is left before the deadline",
+        value::TIME,
+        |draft, time| {
+            draft.rules.batch_reserve = Some(value::duration(time)?);
+            Ok(())
+        },
+    ),
+    Setting::new(
+        "SOURCE_NAME",
+        "the ARN of the queue, stream or table; or a name. A record then finds its outcome even if it comes from \
+         another ARN later, such as a dead-letter queue's. All sources with this name share their keys",
+        "a name",
+        |draft, name| {
+            draft.rules.source_name = Some(name.into());
             Ok(())
         },
     ),

@@ -106,4 +106,18 @@ pub(super) const SETTINGS: &[Setting] = &[
             Ok(())
         },
     ),
+    Setting::new(
+        "ON_NOT_RETAINED",
+        "`refuse`; or the JSON that a duplicate gets if the operation has ended, successfully or not, and its answer \
+         wasn't retained: `{\"ended\":true}`, over HTTP with status 200. For answers that no caller needs, with \
+         `IDEMPOTENCY_MAX_RESPONSE=0`",
+        "refuse, or JSON such as {\"ended\":true}",
+        |draft, answer| {
+            if answer != "refuse" {
+                let answer = serde_json::from_str(answer).map_err(|_| Wrong::Value(answer.into()))?;
+                draft.rules.not_retained = Some(answer);
+            }
+            Ok(())
+        },
+    ),
 ];
