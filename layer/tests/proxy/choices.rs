@@ -1,10 +1,16 @@
 //! The library's choices as settings: which outcomes are recorded, how keys and problems look, and what's compared.
 
+use std::time::{Duration, Instant, SystemTime};
+
+use lambda_idempotency::{Idempotency, KeyFields, store::memory::MemoryStore};
+use lambda_idempotency_rehearsal::database::Database;
+use lambda_idempotency_verification_real::wire::HttpWay;
+use lambda_runtime::Context;
 use serde_json::{Value, json};
 use testkit::front_ends::{POST, Sent, UUID, event, set_header};
 
 use super::{
-    bench::{Function, Lambda},
+    bench::{Function, Lambda, Posted, posted},
     http_events::{created, header, status},
     process::{on_table, table},
     settings::{Then, delivered, requests},
@@ -144,17 +150,17 @@ async fn local_cache_answers_without_the_table() {
             let function = Function::start(&lambda, &settings).await;
             assert!(delivered(&lambda, &function, &event, &own).await.0);
             drop((database, wire));
-            let time = std::time::Duration::from_secs(2);
+            let time = Duration::from_secs(2);
             let again = lambda.deliver_with(&event, time, &[]);
             function.gets_nothing_until(tokio::time::sleep(time)).await;
-            let again = super::bench::posted(again).await;
+            let again = posted(again).await;
             let is_refused = again.is_error || status_of(&again) == Some(503);
             assert_eq!(is_refused, !is_cached, "{size}: {again:?}");
         }
     }
 }
 
-fn status_of(answer: &super::bench::Posted) -> Option<u64> {
+fn status_of(answer: &Posted) -> Option<u64> {
     answer.json()["statusCode"].as_u64()
 }
 
@@ -327,10 +333,61 @@ async fn records_with_recorded_errors_are_acknowledged() {
         let function = Function::start(&lambda, &[&usual[..], settings].concat()).await;
         let waiting = lambda.deliver(batch("orders", r#"{"id": 1}"#));
         function.fail(&function.next().await, "Declined").await;
-        let first = super::bench::posted(waiting).await;
+        let first = posted(waiting).await;
         assert_eq!(first.is_error, redelivers, "{first:?}");
         let (runs, again) = delivered(&lambda, &function, &batch("orders", r#"{"id": 1}"#), "never").await;
         let is_listed = again.text().contains("itemIdentifier");
         assert_eq!((runs, is_listed), (false, redelivers), "{again:?}");
     }
+}
+
+/// The lease of the event's record, as milliseconds since 1970.
+async fn lease(database: &Database) -> u64 {
+    let idempotency = Idempotency::builder(MemoryStore::new()).function("f").build().unwrap();
+    let described = idempotency.events_by::<Value>(KeyFields::new(["/id"]).unwrap()).describe();
+    let located = described.locate(br#"{"id": 1}"#, &Context::default(), None).unwrap();
+    let record = database.record("records", located[0].key.as_str()).await.unwrap();
+    record["lease_until"]["N"].as_str().unwrap_or_else(|| panic!("{record}")).parse().unwrap()
+}
+
+#[tokio::test]
+async fn lease_has_the_chosen_length() {
+    let no_deadline = [("lambda-runtime-deadline-ms", "")];
+    let now = || {
+        u64::try_from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()).unwrap()
+    };
+    for (setting, headers, expected) in [
+        (("IDEMPOTENCY_LEASE_GRACE", "2s"), &[][..], 60 + 2),
+        (("IDEMPOTENCY_LEASE_GRACE", "30s"), &[], 60 + 30),
+        (("IDEMPOTENCY_LEASE_FALLBACK", "60s"), &no_deadline, 60),
+        (("IDEMPOTENCY_LEASE_FALLBACK", "300s"), &no_deadline, 300),
+    ] {
+        let (lambda, (database, wire)) = (Lambda::start().await, table().await);
+        let endpoint = wire.endpoint();
+        let function = Function::start(&lambda, &[&on_table(&endpoint)[..], &[setting]].concat()).await;
+        let begun = now();
+        let _waiting = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(60), headers);
+        function.next().await;
+        let length = lease(&database).await.saturating_sub(begun);
+        let expected = expected * 1000;
+        assert!((expected..expected + 5000).contains(&length), "{setting:?}: {length} ms");
+    }
+}
+
+/// The table rejects every write of an outcome. The layer then answers without it, in the end.
+#[tokio::test]
+async fn outcomes_are_retried_for_the_chosen_time() {
+    let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
+    let endpoint = wire.endpoint();
+    let setting = [("IDEMPOTENCY_SETTLE_WITHIN", "1s")];
+    let function = Function::start(&lambda, &[&on_table(&endpoint)[..], &setting].concat()).await;
+    let waiting = lambda.deliver(r#"{"id": 1}"#);
+    let next = function.next().await;
+    wire.break_after(0, 1000, HttpWay::ErrorBefore);
+    let begun = Instant::now();
+    function.respond(&next, "1").await;
+    assert_eq!(posted(waiting).await.text(), "1");
+    // The default is 30 s, and the deadline is a minute away.
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
 }
