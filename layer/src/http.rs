@@ -207,16 +207,13 @@ impl Seen {
         if response.extensions().get::<Own>().is_some() {
             return self.is_own.store(true, Ordering::Relaxed);
         }
-        match response.extensions().get::<Replayed>() {
-            Some(Replayed) => cors::expose_marker(rules, event, response.headers_mut()),
-            None => cors::allow(rules, event, response.headers_mut()),
-        }
-        let is_problem = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes)
-            == Some(b"application/problem+json");
-        let code = is_problem.then(|| code(response.body())).flatten();
-        let is_substitute = response.extensions().get::<NotRetained>().is_some();
-        if is_substitute || matches!(code.as_deref(), Some("not-retained" | "outcome-unknown")) {
-            self.is_withheld.store(true, Ordering::Relaxed);
+        if response.extensions().get::<Replayed>().is_some() {
+            cors::expose_marker(rules, event, response.headers_mut());
+        } else {
+            cors::allow(rules, event, response.headers_mut());
+            let is_withheld = response.extensions().get::<NotRetained>().is_some()
+                || matches!(code(response.body()).as_deref(), Some("not-retained" | "outcome-unknown"));
+            self.is_withheld.fetch_or(is_withheld, Ordering::Relaxed);
         }
         if streams {
             *self.streamed.lock().unwrap_or_else(PoisonError::into_inner) =

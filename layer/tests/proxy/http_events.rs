@@ -430,19 +430,25 @@ async fn buffering_front_ends_get_no_streams() {
 /// bytes. That makes this answer's recorded form too large for the front end.
 #[tokio::test]
 async fn answers_with_oversized_recorded_form_are_delivered() {
-    let lambda = Lambda::start().await;
-    let function = Function::start(&lambda, KEY).await;
     let large = json!(vec!["a"; 1_100_000]).to_string();
     assert!(large.len() < 6_000_000 && large.len() + 2_200_000 > 6_291_556);
-    let request = event("http-api", POST).to_string();
-    let first = lambda.deliver_with(&request, Duration::from_secs(20), &[]);
-    let json = [("content-type", "application/json")];
-    function.post(&function.next().await, "response", &json, large.clone().into()).await;
-    assert!(posted(first).await.text() == large, "the first caller gets the function's answer");
-    let again = lambda.deliver(request);
-    assert!(function.gets_nothing().await, "the operation ran twice");
-    let again = posted(again).await;
-    assert_eq!((status(&again), again.text().contains("not-retained")), (409, true));
+    for (setting, expected, says) in [
+        (None, 409, "not-retained"),
+        (Some(("IDEMPOTENCY_STATUS", "not-retained=200")), 200, "not-retained"),
+        (Some(("IDEMPOTENCY_ON_NOT_RETAINED", "\"ended\"")), 200, "ended"),
+    ] {
+        let lambda = Lambda::start().await;
+        let function = Function::start(&lambda, &[KEY, setting.as_slice()].concat()).await;
+        let request = event("http-api", POST).to_string();
+        let first = lambda.deliver_with(&request, Duration::from_secs(20), &[]);
+        let json = [("content-type", "application/json")];
+        function.post(&function.next().await, "response", &json, large.clone().into()).await;
+        assert!(posted(first).await.text() == large, "the first caller gets the function's answer");
+        let again = lambda.deliver(request);
+        assert!(function.gets_nothing().await, "the operation ran twice");
+        let again = posted(again).await;
+        assert_eq!((status(&again), again.text().contains(says)), (expected, true), "{setting:?}");
+    }
 }
 
 /// VPC Lattice sends headers as lists. Its events have a caller only if IAM verified one.
