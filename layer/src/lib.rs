@@ -19,6 +19,7 @@ mod http;
 pub mod in_memory;
 mod invoke;
 mod limited;
+mod memory;
 mod proxy;
 mod recorded;
 mod server;
@@ -93,6 +94,8 @@ async fn run(command: Option<&[OsString]>) -> Result<ExitCode, BoxError> {
 type Built = (Proxy, Option<Arc<Protection>>, u16);
 
 async fn build(upstream: &Upstream) -> Result<Built, String> {
+    let version = env!("CARGO_PKG_VERSION");
+    tracing::info!(version, "the idempotency layer {version} starts");
     let config = Config::of_process()?;
     let store = config.store.open().await.map_err(|error| error.to_string())?;
     // In mode `off`, the library returns an error if the environment requires protection, and warns otherwise.

@@ -22,7 +22,9 @@ use crate::{
     config::Rules,
     event::Event,
     function::{Function, Payload, Posted},
-    http as http_event, invoke, recorded,
+    http as http_event, invoke,
+    memory::Gathered,
+    recorded,
     telemetry::Telemetry,
     upstream::{
         self, AnyBody, BoxError, Chunked, ERROR_TYPE, INVOCATION_ID, Upstream, VERSION, answer, error_report,
@@ -325,28 +327,25 @@ fn enough(is_error: bool, headers: &HeaderMap, most: usize) -> impl FnMut(&[u8])
 
 /// Reads a body to its end, or until `is_enough` returns true for a part.
 async fn read(mut body: Incoming, mut is_enough: impl FnMut(&[u8]) -> bool) -> Result<Payload, BoxError> {
-    let mut parts = Vec::new();
+    let mut gathered = Gathered::of(&body);
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(data) => {
                 let stops = is_enough(&data);
-                parts.push(data);
+                gathered.push(data);
                 if stops {
-                    return Ok(Payload::Endless(parts, body));
+                    return Ok(Payload::Endless(vec![gathered.bytes()], body));
                 }
             }
             Err(frame) => match frame.into_trailers() {
                 Ok(trailers) if trailers.contains_key(ERROR_TYPE) => {
-                    return Ok(Payload::Broken(parts.concat().into(), trailers));
+                    return Ok(Payload::Broken(gathered.bytes(), trailers));
                 }
                 _ => {}
             },
         }
     }
-    Ok(Payload::Whole(match parts.as_mut_slice() {
-        [one] => std::mem::take(one),
-        parts => parts.concat().into(),
-    }))
+    Ok(Payload::Whole(gathered.bytes()))
 }
 
 /// Converts the body of the function's answer, to send it to Lambda. Announces the body's trailers in `headers`.

@@ -10,7 +10,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use crate::{proxy::Proxy, upstream::MAX_HEAD};
+use crate::{memory::SmallReads, proxy::Proxy, upstream::MAX_HEAD};
 
 /// The pause after a failed accept. Without it, the server would retry at full speed until the process can open files
 /// again.
@@ -49,7 +49,7 @@ pub(crate) async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, prox
     let service = service_fn(move |request| proxy.clone().handle(request));
     let served = hyper::server::conn::http1::Builder::new()
         .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(SmallReads::of(stream)), service);
     if let Err(error) = served.await {
         tracing::debug!(%error, "a connection of the function ended");
     }

@@ -20,6 +20,8 @@ use tokio::{
     net::TcpStream,
 };
 
+use crate::memory::{Gathered, SmallReads};
+
 /// The error of a body or of a connection.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Any request's or response's body.
@@ -138,7 +140,8 @@ impl Connections {
 async fn begun(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<SendRequest<AnyBody>, BoxError> {
-    let (sender, connection) = Builder::new().max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await?;
+    let stream = TokioIo::new(SmallReads::of(stream));
+    let (sender, connection) = Builder::new().max_buf_size(MAX_HEAD).handshake(stream).await?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection to the Runtime API ended");
@@ -229,8 +232,15 @@ pub(crate) fn json_headers() -> HeaderMap {
 
 /// Reads a response's body.
 async fn whole(response: Response<Incoming>) -> Result<Response<Bytes>, BoxError> {
-    let (parts, body) = response.into_parts();
-    Ok(Response::from_parts(parts, body.collect().await?.to_bytes()))
+    let (parts, mut body) = response.into_parts();
+    let mut gathered = Gathered::of(&body);
+    while let Some(frame) = body.frame().await {
+        // The Runtime API sends no trailers.
+        if let Ok(data) = frame?.into_data() {
+            gathered.push(data);
+        }
+    }
+    Ok(Response::from_parts(parts, gathered.bytes()))
 }
 
 /// The body with these bytes.

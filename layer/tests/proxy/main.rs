@@ -11,6 +11,7 @@ mod cors;
 mod encryption;
 mod events;
 mod http_events;
+mod memory;
 mod process;
 mod settings;
 mod takeover;

@@ -214,6 +214,8 @@ async fn extension_serves_until_the_sandbox_ends() {
     assert_eq!(posted(waiting).await.text(), "1");
     let log = shut_down(&lambda, &mut function).await;
     assert!(!log.contains("never sent the layer a request"), "{log}");
+    let version = format!("the idempotency layer {} starts", env!("CARGO_PKG_VERSION"));
+    assert_eq!(log.matches(&version).count(), 1, "{log}");
 }
 
 /// The other proxy is a second simulated Lambda here.
