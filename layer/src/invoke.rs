@@ -267,6 +267,11 @@ pub(crate) async fn in_time<T>(
             None | Some(Duration::ZERO) => std::future::pending().await,
             Some(left) => system_clock().sleep(left).await,
         }
+        // The process was frozen past the deadline. Lambda takes no answer any more, and another delivery may have taken
+        // over, so wait for the recorded answer.
+        if event.is_over() {
+            std::future::pending().await
+        }
     };
     tokio::select! {
         biased;

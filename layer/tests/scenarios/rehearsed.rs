@@ -9,10 +9,13 @@ use crate::{
     sandbox::scratch,
 };
 
+/// Each run has another answer, so that a run's own answer can't pass for the recorded one.
 const APP: &str = "
+import uuid
+
 def handler(event, context):
     print('a rehearsed handler runs', flush=True)
-    return {'done': event['id']}
+    return {'done': event['id'], 'run': str(uuid.uuid4())}
 ";
 
 /// Writes a script that starts the layer's program with these settings, and returns the option that names the script.
