@@ -90,11 +90,7 @@ impl Measured {
         let left = left();
         let peak = self.kib("VmHWM:") - self.before;
         let times = (peak * 1024) as f64 / LARGE as f64;
-        println!(
-            "{what}: {} KiB before, {left} KiB left, peak {peak} KiB, {times:.1} times the event",
-            self.before
-        );
-        assert!(left <= MOST_LEFT, "{what}: {left} KiB stay resident");
+        assert!(left <= MOST_LEFT, "{what}: {left} KiB stay resident, of {} KiB before", self.before);
         assert!(times <= most_at_peak, "{what}: the peak is {times:.1} times the event's size");
         self.forget_peak();
     }
