@@ -164,12 +164,12 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    /// A summary for the table.
+    /// A summary for the table. Only an HTTP response shows whether it's a replay.
     pub(crate) fn summary(&self) -> String {
         let parts = [
-            (self.firsts, "first"),
+            (self.firsts, if self.marked { "first" } else { "done" }),
             (self.replays, "replayed"),
-            (self.refused, "409"),
+            (self.refused, if self.marked { "409" } else { "refused" }),
             (self.odd.len(), "other"),
         ];
         let parts = parts.into_iter().filter(|(count, _)| *count > 0);

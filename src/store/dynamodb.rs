@@ -101,6 +101,8 @@ mod url;
 mod values;
 
 pub use ended::OperationEnded;
+#[cfg(feature = "testing")]
+pub(crate) use transaction::DescribedWrite;
 pub use transaction::{Declined, Transaction};
 
 use std::{

@@ -47,8 +47,8 @@ impl World {
         if is_new && matches!(outcome, CommitOutcome::Answered(WriteOutcome::Applied)) {
             let mut state = self.state();
             if let Some(at) = delivery {
-                for (name, detail) in &own.effects {
-                    state.happen(at, name, detail.clone(), None, record.is_some());
+                for (name, detail, origin) in &own.effects {
+                    state.happen(at, name, detail.clone(), None, origin.clone());
                 }
                 // Only a handler stages writes, so the handler ran.
                 state.deliveries[at].has_run = true;

@@ -4,7 +4,6 @@ use std::{
     fmt,
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
     time::Duration,
 };
 
@@ -18,7 +17,7 @@ use super::{
     point::{Call, Point},
     stage::Stage,
     store::BenchStore,
-    world::{BenchClock, Orders, World, inside},
+    world::{BenchClock, Orders, World, inside, outside_runtime},
 };
 use crate::{
     idempotency::{Builder, Idempotency},
@@ -127,6 +126,46 @@ impl Bench {
         Ledger::new(Arc::clone(&self.inner.world), self.process)
     }
 
+    /// The state of a fake remote system, which all processes of this test world share. There's one value for each type,
+    /// and it begins with its default. Each schedule of [`survive()`](super::survive()) begins with a new value.
+    ///
+    /// A fake writes its effects into the [ledger](Self::ledger) too. First it awaits [`Ledger::call`], then it changes
+    /// its state: then a process that died at the call changes nothing.
+    ///
+    /// ```
+    /// use std::{collections::HashMap, sync::Mutex};
+    /// use lambda_idempotency::testing::{Bench, Ledger, NoAnswer};
+    ///
+    /// /// A gateway that can be asked for a charge.
+    /// struct FakeGateway {
+    ///     ledger: Ledger,
+    ///     charges: std::sync::Arc<Mutex<HashMap<String, u64>>>,
+    /// }
+    ///
+    /// impl FakeGateway {
+    ///     fn new(bench: &Bench) -> Self {
+    ///         Self { ledger: bench.ledger(), charges: bench.shared() }
+    ///     }
+    ///
+    ///     async fn charge(&self, order: &str, cents: u64) -> Result<(), NoAnswer> {
+    ///         self.ledger.call("charge", Some(order), cents).await?;
+    ///         self.charges.lock().unwrap().insert(order.to_owned(), cents);
+    ///         Ok(())
+    ///     }
+    ///
+    ///     fn charged(&self, order: &str) -> Option<u64> {
+    ///         self.charges.lock().unwrap().get(order).copied()
+    ///     }
+    /// }
+    ///
+    /// let bench = Bench::new();
+    /// let (one, another) = (FakeGateway::new(&bench), FakeGateway::new(&bench.process()));
+    /// assert_eq!(one.charged("order-17"), another.charged("order-17"));
+    /// ```
+    pub fn shared<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        self.inner.world.shared()
+    }
+
     /// The store with the records, for the test to read and change. Use [`given`](Self::given) for a record in a
     /// certain state.
     pub fn records(&self) -> MemoryStore {
@@ -156,7 +195,43 @@ impl Bench {
     /// Waits until the function has answered, its process is dead, or a fault has paused the delivery.
     ///
     /// This call blocks the thread, in an asynchronous test too: the function runs on the bench's own runtime, in
-    /// virtual time.
+    /// virtual time. In an ordinary test it runs on the calling thread, so a recorder of the `metrics` crate that's local
+    /// to this thread gets the delivery's metrics. In an asynchronous test it runs on another thread.
+    #[cfg_attr(feature = "metrics", doc = "```")]
+    #[cfg_attr(not(feature = "metrics"), doc = "```ignore")]
+    /// use lambda_idempotency::{Key, metrics::Metric, testing::{Bench, Event, Function}};
+    /// # use std::sync::Mutex;
+    /// # use metrics::{Counter, Gauge, Histogram, KeyName, Metadata, SharedString, Unit};
+    /// # #[derive(Default)]
+    /// # struct Recorder(Mutex<Vec<String>>);
+    /// # impl metrics::Recorder for Recorder {
+    /// #     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    /// #     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    /// #     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    /// #     fn register_counter(&self, key: &metrics::Key, _: &Metadata<'_>) -> Counter {
+    /// #         self.0.lock().unwrap().push(key.name().to_owned());
+    /// #         Counter::noop()
+    /// #     }
+    /// #     fn register_gauge(&self, _: &metrics::Key, _: &Metadata<'_>) -> Gauge { Gauge::noop() }
+    /// #     fn register_histogram(&self, _: &metrics::Key, _: &Metadata<'_>) -> Histogram { Histogram::noop() }
+    /// # }
+    ///
+    /// # let bench = Bench::new();
+    /// # let idempotency = bench.idempotency();
+    /// # let mut function = Function::new(move |order: String| {
+    /// #     let idempotency = idempotency.clone();
+    /// #     async move {
+    /// #         let ship = || async { Ok::<_, std::io::Error>("shipped".to_owned()) };
+    /// #         idempotency.operation("ship")?.run(Key::new(&order)?, &order, ship).await
+    /// #     }
+    /// # });
+    /// let recorder = Recorder::default(); // such as the `DebuggingRecorder` of `metrics-util`
+    /// metrics::with_local_recorder(&recorder, || {
+    ///     bench.deliver(&mut function, &Event::json(r#""order-17""#)).assert_ran();
+    /// });
+    /// # let seen = recorder.0.lock().unwrap().clone();
+    /// assert!(seen.contains(&Metric::Executed.name().to_owned()));
+    /// ```
     pub fn deliver(&self, function: &mut Function, event: &Event) -> Delivery {
         let orders = std::mem::take(&mut *lock(&self.inner.next));
         let process = self.process;
@@ -244,9 +319,46 @@ impl Bench {
         self.plan(point, fault, 1)
     }
 
+    /// Causes this fault in the next delivery, when the delivery reaches `point` for the `nth` time. 1 is the first time.
+    ///
+    /// ```
+    /// use lambda_idempotency::{Key, testing::{Bench, Event, Fault, Function, Point}};
+    ///
+    /// let bench = Bench::new();
+    /// let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+    /// let mut book = Function::new(move |trip: String| {
+    ///     let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+    ///     async move {
+    ///         for step in ["hotel", "flight", "car"] {
+    ///             let book = || async { ledger.call(step, None, &trip).await };
+    ///             let booked = idempotency.operation(step)?.run(Key::new(&trip)?, &trip, book).await;
+    ///             booked.map_err(Box::<dyn std::error::Error + Send + Sync>::from)?;
+    ///         }
+    ///         Ok::<_, Box<dyn std::error::Error + Send + Sync>>("booked")
+    ///     }
+    /// });
+    /// // The process dies after the second step's effect.
+    /// bench.fault_at_nth(Point::AfterEffect, 2, Fault::Die);
+    /// bench.deliver(&mut book, &Event::json(r#""trip-17""#)).assert_died();
+    /// bench.ledger().assert_count("hotel", 1);
+    /// bench.ledger().assert_count("flight", 1);
+    /// bench.ledger().assert_count("car", 0);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the fault can't happen there: see [`Fault::fits`].
+    pub fn fault_at_nth(&self, point: Point, nth: usize, fault: Fault) -> &Self {
+        self.order(point, fault, Orders::AtNth(point, nth, fault), 1)
+    }
+
     fn plan(&self, point: Point, fault: Fault, times: usize) -> &Self {
+        self.order(point, fault, Orders::At(point, fault), times)
+    }
+
+    fn order(&self, point: Point, fault: Fault, orders: Orders, times: usize) -> &Self {
         assert!(fault.fits(point), "the fault `{fault}` can't happen at the point `{point}`");
-        lock(&self.inner.next).extend(std::iter::repeat_n(Orders::At(point, fault), times));
+        lock(&self.inner.next).extend(std::iter::repeat_n(orders, times));
         self
     }
 
@@ -267,18 +379,11 @@ impl Bench {
         self.process
     }
 
-    /// Runs `work` in the bench's virtual time. Uses a new thread, because the caller's thread may be inside a runtime,
-    /// where blocking on another runtime panics.
+    /// Runs `work` in the bench's virtual time.
     fn in_time<T: Send, F: Future<Output = T>>(&self, work: impl FnOnce() -> F + Send) -> T {
         let time = self.inner.time.as_ref();
-        let worked = thread::scope(|scope| {
-            scope.spawn(|| inside(|| time.and_then(|time| time.block_on(async { work().await })))).join()
-        });
-        match worked {
-            Ok(Some(result)) => result,
-            Ok(None) => unreachable_time(),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        outside_runtime(|| inside(|| time.and_then(|time| time.block_on(async { work().await }))))
+            .unwrap_or_else(|| unreachable_time())
     }
 
     /// The next delivery finds its key in this state.

@@ -1,6 +1,6 @@
 //! [`Event`]: a sample event, and how its source sends it again.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -27,6 +27,8 @@ pub struct Event {
     again: Option<Arc<str>>,
     other: Option<Arc<str>>,
     conflicting: Option<Arc<str>>,
+    /// The places of the records that fail in every delivery.
+    poison: BTreeSet<usize>,
     keeps_request_id: bool,
 }
 
@@ -38,6 +40,7 @@ impl Event {
             again: None,
             other: None,
             conflicting: None,
+            poison: BTreeSet::new(),
             keeps_request_id: false,
         }
     }
@@ -63,6 +66,39 @@ impl Event {
     #[must_use]
     pub fn conflicting(self, text: impl Into<String>) -> Self {
         Self { conflicting: Some(text.into().into()), ..self }
+    }
+
+    /// Says that this record of the batch, counted from 0, fails in every delivery. Its source gives up on it: a queue
+    /// moves it to the dead-letter queue, a stream moves on past it. An event that isn't a batch is its own record 0.
+    ///
+    /// You need this only for a failure that isn't recorded, such as a body that can't be parsed.
+    /// [`survive()`](super::survive()) notices by itself that a record's failure was recorded, for example as
+    /// [`Failure::permanent`](crate::Failure::permanent).
+    ///
+    /// ```
+    /// use lambda_idempotency::{Failure, Key, lambda::batch::SqsMessage, testing::{Bench, Event, Function, survive}};
+    /// # use serde_json::value::RawValue;
+    ///
+    /// fn worker(bench: &Bench) -> Function {
+    ///     let ledger = bench.ledger();
+    ///     let ship = move |message: SqsMessage| {
+    ///         let ledger = ledger.clone();
+    ///         async move {
+    ///             let order: u64 = message.json()?;
+    ///             let key = lambda_idempotency::current().ok_or("not protected")?.derive_key("ship");
+    ///             ledger.call("ship", Some(&key), order).await?;
+    ///             Ok::<_, Failure>(())
+    ///         }
+    ///     };
+    ///     Function::lambda::<_, Box<RawValue>>(bench.idempotency().sqs(SqsMessage::message_key, ship))
+    /// }
+    ///
+    /// survive(worker, &Event::sqs("orders", ["17", "eighteen"]).poison(1)).assert_safe();
+    /// ```
+    #[must_use]
+    pub fn poison(mut self, record: usize) -> Self {
+        self.poison.insert(record);
+        self
     }
 
     /// Gives all deliveries of the same text one request id, as Lambda does when it retries an asynchronous invocation.
@@ -100,6 +136,18 @@ impl Event {
         } else {
             format!("request-{nth}")
         }
+    }
+
+    /// Returns the identifiers of the records at these places, in the event and in its sender's retry.
+    pub(super) fn ids_at(&self, places: &BTreeSet<usize>) -> BTreeSet<String> {
+        let texts = [Some(&self.json), self.again.as_ref()].into_iter().flatten();
+        let ids = texts.flat_map(|json| ids_of(json).into_iter().enumerate());
+        ids.filter(|(place, _)| places.contains(place)).map(|(_, id)| id).collect()
+    }
+
+    /// The places of the records that fail in every delivery.
+    pub(super) fn poisoned(&self) -> &BTreeSet<usize> {
+        &self.poison
     }
 
     pub(super) fn other_one(&self) -> Option<&Arc<str>> {
@@ -182,28 +230,40 @@ fn replace(object: &mut Map<String, Value>, name: &str, value: Value) {
     }
 }
 
-/// Returns the event that a batch's source delivers after the records with these `ids` failed. A queue delivers only
-/// the failed records again. The event is unchanged if no record has one of these ids.
-pub(super) fn with_records(json: &Arc<str>, ids: &[String]) -> Arc<str> {
+/// Returns the identifier of a batch's record, as the batch's response has it.
+fn id_of(record: &Value) -> Option<&str> {
+    let id = record.get("messageId").or_else(|| record.pointer("/kinesis/sequenceNumber"));
+    id.or_else(|| record.pointer("/dynamodb/SequenceNumber")).and_then(Value::as_str)
+}
+
+/// Returns the identifiers of a batch's records.
+pub(super) fn ids_of(json: &str) -> Vec<String> {
+    let event: Value = serde_json::from_str(json).unwrap_or_default();
+    let records = event.get("Records").and_then(Value::as_array).cloned().unwrap_or_default();
+    records.iter().map(|record| id_of(record).unwrap_or_default().to_owned()).collect()
+}
+
+/// Whether the event is a batch of a queue. A queue delivers only the failed records again; a stream delivers
+/// everything from the first failure on.
+pub(super) fn is_of_queue(json: &str) -> bool {
+    let event: Value = serde_json::from_str(json).unwrap_or_default();
+    event.pointer("/Records/0/messageId").is_some()
+}
+
+/// Returns the event that a batch's source delivers after the records with these `ids` failed, without the records in
+/// `given_up`. The event is unchanged if no record has one of these ids.
+pub(super) fn with_records(json: &Arc<str>, ids: &[String], given_up: &BTreeSet<String>) -> Arc<str> {
     let Ok(mut event) = serde_json::from_str::<Value>(json) else { return Arc::clone(json) };
     let Some(records) = event.get_mut("Records").and_then(Value::as_array_mut) else {
         return Arc::clone(json);
     };
-    let id_of = |record: &Value| {
-        let id = record.get("messageId").or_else(|| record.pointer("/kinesis/sequenceNumber"));
-        id.or_else(|| record.pointer("/dynamodb/SequenceNumber")).and_then(Value::as_str).map(str::to_owned)
-    };
-    let is_returned = |record: &Value| id_of(record).is_some_and(|id| ids.contains(&id));
-    if !records.iter().any(is_returned) {
-        return Arc::clone(json);
-    }
-    let is_queue = records.iter().any(|record| record.get("messageId").is_some());
-    if is_queue {
+    let is_returned = |record: &Value| id_of(record).is_some_and(|id| ids.iter().any(|other| other == id));
+    let Some(first) = records.iter().position(is_returned) else { return Arc::clone(json) };
+    if is_of_queue(json) {
         records.retain(is_returned);
     } else {
-        // A stream delivers everything from the first failure on.
-        let first = records.iter().position(is_returned).unwrap_or_default();
         records.drain(..first);
     }
+    records.retain(|record| id_of(record).is_none_or(|id| !given_up.contains(id)));
     event.to_string().into()
 }

@@ -1,5 +1,7 @@
 //! The fields of an event's JSON, and the same event with one of them changed.
 
+mod source;
+
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -16,7 +18,7 @@ pub(super) struct Variant {
 }
 
 /// One step into a value.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Name(String),
     Place(usize),
@@ -35,6 +37,24 @@ pub(super) fn variants(json: &str) -> Vec<Variant> {
         change(&mut event, &path, json)?;
         Some(Variant { field: pointer(&path), json: event.to_string().into() })
     });
+    changed.collect()
+}
+
+/// Returns the variants that a source could send as another event: without the fields that the source sets, such as
+/// times, and with other ids.
+pub(super) fn other_events(json: &str) -> Vec<Variant> {
+    let Ok(event) = serde_json::from_str::<Value>(json) else { return Vec::new() };
+    let mut paths = paths(&event);
+    paths.sort_by_key(|path| !path.iter().any(|part| matches!(part, Part::Inside)));
+    let changed =
+        paths.into_iter().take(MOST).filter(|path| source::is_content(&event, path)).filter_map(|path| {
+            let mut event = event.clone();
+            change(&mut event, &path, json)?;
+            for id in source::ids(&event, &path) {
+                change(&mut event, &id, json);
+            }
+            Some(Variant { field: pointer(&path), json: event.to_string().into() })
+        });
     changed.collect()
 }
 

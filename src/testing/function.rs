@@ -272,6 +272,25 @@ impl Answer {
         is_name.then_some(error_type)
     }
 
+    /// Whether this library refused, with whatever error, and the function passed the error on.
+    pub(super) fn is_refused(&self) -> bool {
+        let is_code_of = |code: &str| KINDS.into_iter().any(|kind| code_of(kind) == code);
+        !self.kinds.is_empty() || self.code().is_some_and(|code| is_code_of(&code))
+    }
+
+    /// Whether the answer has a text of its own. A batch's answer only lists the failed records.
+    pub(super) fn is_telling(&self) -> bool {
+        let body = self.body();
+        !["", "null", "{}"].contains(&body.as_str()) && !body.contains("batchItemFailures")
+    }
+
+    /// Whether this is a failure of the same kind as `other`: with the same status, or with the same type of error.
+    pub(super) fn is_failure_like(&self, other: &Self) -> bool {
+        let of =
+            |answer: &Self| (answer.status(), answer.error().map(|(error_type, _)| error_type.to_owned()));
+        !self.is_done() && !self.is_refused() && of(self) == of(other)
+    }
+
     /// Returns the code of this library's problem response.
     fn code(&self) -> Option<String> {
         self.status().filter(|status| *status >= 400)?;
@@ -345,6 +364,21 @@ fn without_digests(text: &str) -> String {
     }
     short
 }
+
+/// The kinds of errors that have a code in the HTTP layer's responses. The other kinds share a code with one of these.
+const KINDS: [ErrorKind; 11] = [
+    ErrorKind::MissingKey,
+    ErrorKind::InvalidKey,
+    ErrorKind::Mismatch,
+    ErrorKind::InProgress,
+    ErrorKind::OutcomeUnknown,
+    ErrorKind::NotRetained,
+    ErrorKind::Unavailable,
+    ErrorKind::Declined,
+    ErrorKind::AllFailed,
+    ErrorKind::Corrupt,
+    ErrorKind::Invalid,
+];
 
 /// The HTTP layer's code for an error.
 const fn code_of(kind: ErrorKind) -> &'static str {

@@ -1,6 +1,6 @@
 //! [`key_of`]: which fields of an event change its key, which its fingerprint, and which neither.
 
-use std::{fmt, sync::Arc, thread};
+use std::{fmt, sync::Arc};
 
 use super::{
     bench::{Bench, TIMEOUT},
@@ -8,6 +8,7 @@ use super::{
     fields::{Variant, variants},
     function::Function,
     survive::{Played, Subject, in_turn},
+    world::outside_runtime,
 };
 use crate::error::ErrorKind;
 
@@ -87,41 +88,37 @@ const OF_AN_AMOUNT: [&str; 8] = ["amount", "cents", "price", "total", "quantity"
 ///
 /// If the operating system can't start a thread or a runtime.
 pub fn key_of(make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> KeyReport {
-    // Use a new thread, because the caller's thread may be inside a runtime, where blocking on another runtime panics.
-    let worked = thread::scope(|scope| {
-        let work = || {
-            let subject = Subject::new(&make, event, TIMEOUT);
-            let json = event.shared();
-            let changes = |other: &Arc<str>| -> std::io::Result<Changes> {
-                let events = [(&json, "the event"), (other, "the changed event")];
-                in_turn(&subject, &events, false, 0).map(|played| changed(&played))
-            };
-            let fields = variants(&json)
-                .into_iter()
-                .map(|Variant { field, json }| Ok((field, changes(&json)?)))
-                .collect::<std::io::Result<_>>()?;
-            let retried = event.retried(1).shared();
-            let retry = if retried == json { None } else { Some(changes(&retried)?) };
-            Ok::<_, std::io::Error>(KeyReport { fields, retry })
+    let worked = outside_runtime(|| {
+        let subject = Subject::new(&make, event, TIMEOUT);
+        let json = event.shared();
+        let changes = |other: &Arc<str>| -> std::io::Result<Changes> {
+            let events = [(&json, "the event"), (other, "the changed event")];
+            in_turn(&subject, &events, false, 0).map(|played| changed(&played))
         };
-        scope.spawn(work).join()
+        let fields = variants(&json)
+            .into_iter()
+            .map(|Variant { field, json }| Ok((field, changes(&json)?)))
+            .collect::<std::io::Result<_>>()?;
+        let retried = event.retried(1).shared();
+        let retry = if retried == json { None } else { Some(changes(&retried)?) };
+        Ok::<_, std::io::Error>(KeyReport { fields, retry })
     });
-    match worked {
-        Ok(Ok(report)) => report,
-        Ok(Err(error)) => panic!("`key_of` couldn't start a runtime: {error}"),
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
+    worked.unwrap_or_else(|error| panic!("`key_of` couldn't start a runtime: {error}"))
 }
 
 fn changed(played: &Played) -> Changes {
-    let [first, second] = played.deliveries.as_slice() else { return Changes::Validity };
+    let (first, second) = (played.turn(0).next(), played.turn(1).next());
+    let (Some(first), Some(at)) = (first.and_then(|at| played.deliveries.get(at)), second) else {
+        return Changes::Validity;
+    };
+    let Some(second) = played.deliveries.get(at) else { return Changes::Validity };
     if second.keys.is_empty() && !first.keys.is_empty() {
         return Changes::Validity;
     }
     if second.keys.iter().any(|key| !first.keys.contains(key)) {
         return Changes::Key;
     }
-    let answer = played.answers.iter().find(|(delivery, _)| *delivery == 1).map(|(_, answer)| answer);
+    let answer = played.answers.iter().find(|(delivery, _)| *delivery == at).map(|(_, answer)| answer);
     match answer {
         Some(answer) if answer.is_refused_as(ErrorKind::Mismatch) => Changes::Fingerprint,
         _ => Changes::Neither,

@@ -6,7 +6,7 @@ use super::{
     fault::Fault,
     point::Point,
     store::delay,
-    world::{Happened, World},
+    world::{Happened, Origin, World},
 };
 
 /// Records the effects of the function under test. A fake gateway, mailer or table in the test writes into it.
@@ -73,7 +73,7 @@ impl Ledger {
         if !self.world.pass_now(self.process, Point::BeforeEffect, Some(effect)) {
             return;
         }
-        self.happen(effect, None, detail);
+        self.happen(effect, None, detail, Origin::Recorded);
         self.world.pass_now(self.process, Point::AfterEffect, Some(effect));
     }
 
@@ -95,7 +95,7 @@ impl Ledger {
     ) -> Result<String, NoAnswer> {
         let detail = detail.to_string();
         self.answered(Point::BeforeEffect, effect).await?;
-        let receipt = self.happen(effect, key, detail);
+        let receipt = self.happen(effect, key, detail, Origin::Called);
         self.answered(Point::AfterEffect, effect).await?;
         // A process that died before the effect gets no receipt.
         match receipt {
@@ -110,10 +110,10 @@ impl Ledger {
         if fault == Fault::Slow { Ok(()) } else { Err(NoAnswer) }
     }
 
-    fn happen(&self, effect: &str, key: Option<&str>, detail: String) -> Option<String> {
+    fn happen(&self, effect: &str, key: Option<&str>, detail: String, origin: Origin) -> Option<String> {
         let mut state = self.world.state();
         let at = state.at_work(self.process)?;
-        Some(state.happen(at, effect, detail, key, false))
+        Some(state.happen(at, effect, detail, key, origin))
     }
 
     /// Returns the effects of all processes so far, in order.

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 
+use super::world::{Guard, Origin};
 use crate::{
     key::StoredKey,
     outcome::Outcome,
@@ -9,12 +10,15 @@ use crate::{
     store::{OwnWrites, Settlement, Write, memory::transaction::Transaction},
 };
 
+/// A handler's own write as an effect: its name, its details, and where it comes from.
+pub(super) type StagedEffect = (String, String, Origin);
+
 /// A handler's own writes.
 #[derive(Clone, Debug)]
 pub(super) struct Own {
     /// Empty for writes of DynamoDB's type: the bench can't check their conditions, so it treats them as met.
     pub(super) writes: Transaction,
-    pub(super) effects: Vec<(String, String)>,
+    pub(super) effects: Vec<StagedEffect>,
     pub(super) token: String,
 }
 
@@ -64,15 +68,62 @@ impl Request<'_> {
     }
 }
 
-/// Returns a handler's writes as effects: name and detail. `None` if the test's store doesn't know their type.
-pub(super) fn described(writes: &OwnWrites) -> Option<Vec<(String, String)>> {
+/// Returns a handler's writes as effects. `None` if the test's store doesn't know their type.
+pub(super) fn described(writes: &OwnWrites) -> Option<Vec<StagedEffect>> {
     let writes: &dyn Any = writes;
     if let Some(own) = writes.downcast_ref::<Transaction>() {
-        return Some(own.described());
+        let effect = |(name, item, detail): (_, _, _)| (name, detail, Origin::Staged(item, Guard::None));
+        return Some(own.described().into_iter().map(effect).collect());
     }
     #[cfg(feature = "dynamodb")]
     if let Some(own) = writes.downcast_ref::<crate::store::dynamodb::Transaction>() {
-        return Some(own.described());
+        let described = own.described();
+        // A condition on one item often protects the writes of the other items, such as a version of all of them. A
+        // condition that an item is absent doesn't.
+        let is_protected = described.iter().any(|write| guard(&write.condition, false) == Guard::Strong);
+        let effect = |write: crate::store::dynamodb::DescribedWrite| {
+            let guard = if is_protected { Guard::Strong } else { guard(&write.condition, true) };
+            (write.name, write.detail, Origin::Staged(write.item, guard))
+        };
+        return Some(described.into_iter().map(effect).collect());
     }
     None
+}
+
+/// Returns how a condition of DynamoDB's protects a write. `is_own` says whether it's the condition of this write, and
+/// not of another write in the same transaction.
+#[cfg(feature = "dynamodb")]
+fn guard(condition: &str, is_own: bool) -> Guard {
+    let condition = condition.to_lowercase();
+    let terms = condition.split(" and ").map(|term| term.trim_matches([' ', '(']));
+    let guards = terms.map(|term| match term {
+        "" => Guard::None,
+        _ if term.starts_with("attribute_exists") => Guard::Weak,
+        _ if term.starts_with("attribute_not_exists") && !is_own => Guard::Weak,
+        // At least this much: `cents >= :cents`.
+        _ if term.contains('>') && !term.contains(['<']) && !term.starts_with(':') => Guard::Weak,
+        _ => Guard::Strong,
+    });
+    guards.max_by_key(|guard| *guard as u8).unwrap_or(Guard::None)
+}
+
+#[cfg(all(test, feature = "dynamodb"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_protect_more_or_less() {
+        for (condition, own, others) in [
+            ("", Guard::None, Guard::None),
+            ("attribute_exists(id)", Guard::Weak, Guard::Weak),
+            ("attribute_exists(id) AND cents >= :cents", Guard::Weak, Guard::Weak),
+            ("attribute_not_exists(id)", Guard::Strong, Guard::Weak),
+            ("cents = :old", Guard::Strong, Guard::Strong),
+            ("attribute_exists(id) AND (version = :version)", Guard::Strong, Guard::Strong),
+            ("version < :version", Guard::Strong, Guard::Strong),
+            (":version > version", Guard::Strong, Guard::Strong),
+        ] {
+            assert_eq!((guard(condition, true), guard(condition, false)), (own, others), "{condition}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::event::Event;
+use super::{event::Event, world::hash};
 
 /// The front end of an HTTP function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +68,7 @@ impl HttpRequest {
         headers.insert("host".to_owned(), "api.example.com".into());
         headers.insert("x-amzn-trace-id".to_owned(), "Root=1-6b000fc0-3c5d1f2e7a9b4c6d8e0f1a2b".into());
         headers.insert("x-forwarded-proto".to_owned(), "https".into());
+        let id = id_of(&[&method, &path, &Value::from(headers.clone()).to_string(), &body]);
         let has_jwt = matches!(front_end, FrontEnd::HttpApi | FrontEnd::RestApi);
         let authorizer = match caller {
             Some((issuer, subject)) if front_end == FrontEnd::HttpApi => {
@@ -86,7 +87,7 @@ impl HttpRequest {
                 "headers": headers,
                 "requestContext": {
                     "accountId": "123456789012", "apiId": "a1b2c3d4e5", "domainName": "api.example.com",
-                    "domainPrefix": "api", "requestId": "first", "routeKey": "$default", "stage": "$default",
+                    "domainPrefix": "api", "requestId": id, "routeKey": "$default", "stage": "$default",
                     "time": "20/Nov/2026:09:15:44 +0000", "timeEpoch": 1_795_166_144_000_u64,
                     "http": {
                         "method": method, "path": path, "protocol": "HTTP/1.1", "sourceIp": "203.0.113.24",
@@ -104,7 +105,7 @@ impl HttpRequest {
                 "requestContext": {
                     "accountId": "123456789012", "apiId": "a1b2c3d4e5", "domainName": "api.example.com",
                     "resourceId": "r1", "resourcePath": path, "httpMethod": method, "path": path,
-                    "protocol": "HTTP/1.1", "stage": "prod", "requestId": "first", "extendedRequestId": "first=",
+                    "protocol": "HTTP/1.1", "stage": "prod", "requestId": id, "extendedRequestId": format!("{id}="),
                     "requestTime": "20/Nov/2026:09:15:44 +0000", "requestTimeEpoch": 1_795_166_144_000_u64,
                     "identity": { "sourceIp": "203.0.113.24", "userAgent": "shop/2.4" }
                 },
@@ -130,6 +131,24 @@ fn many(headers: &Map<String, Value>) -> Value {
     headers.iter().map(|(name, value)| (name.clone(), json!([value]))).collect::<Map<_, _>>().into()
 }
 
+/// Returns an id for this content, in the form of a UUID.
+fn id_of(content: &[&str]) -> String {
+    let (one, two) = (hash(content), hash(&[&["id"], content].concat()));
+    let (three, four) = (hash(&[&["of"], content].concat()), one ^ two.rotate_left(16));
+    format!(
+        "{one:08x}-{:04x}-4{:03x}-8{:03x}-{three:08x}{:04x}",
+        two >> 16,
+        two & 0xfff,
+        four >> 20,
+        four & 0xffff
+    )
+}
+
+/// Returns eight digits for this id.
+fn digits(id: &str) -> String {
+    format!("{:08}", hash(&[id]) % 100_000_000)
+}
+
 impl Event {
     /// Begins the event of an HTTP request behind this front end.
     ///
@@ -148,6 +167,10 @@ impl Event {
     }
 
     /// Builds an event with messages of a standard SQS queue, one per body.
+    ///
+    /// A message's ids come from its queue, its body and its place, so two messages have different ids. That's so for
+    /// the events of all sources here. A redelivery ([`retried`](Self::retried)) keeps the ids. To send the same content
+    /// as a new message, set the ids in the event's JSON.
     pub fn sqs<B: Into<String>>(queue: &str, bodies: impl IntoIterator<Item = B>) -> Self {
         Self::of_messages(queue, None, bodies)
     }
@@ -163,6 +186,8 @@ impl Event {
         bodies: impl IntoIterator<Item = B>,
     ) -> Self {
         let record = |(nth, body): (usize, String)| {
+            let place = nth.to_string();
+            let id = id_of(&[queue, group.unwrap_or_default(), &body, &place]);
             let mut attributes = json!({
                 "ApproximateReceiveCount": "1",
                 "AWSTraceHeader": "Root=1-6b00107a-a3b4c5d6e7f8091a2b3c4d5e",
@@ -172,11 +197,11 @@ impl Event {
             });
             if let Some(group) = group {
                 attributes["MessageGroupId"] = group.into();
-                attributes["MessageDeduplicationId"] = format!("dedup-{nth}").into();
-                attributes["SequenceNumber"] = format!("188849602341290{nth:05}").into();
+                attributes["MessageDeduplicationId"] = format!("dedup-{id}").into();
+                attributes["SequenceNumber"] = format!("18884960{nth:04}{}", digits(&id)).into();
             }
             json!({
-                "messageId": format!("message-{nth}"), "receiptHandle": format!("handle-{nth}"), "body": body,
+                "messageId": id, "receiptHandle": format!("handle-{id}"), "body": body,
                 "attributes": attributes, "messageAttributes": {}, "md5OfBody": "20ddd33d35d4610f09ad17681532f3ae",
                 "eventSource": "aws:sqs", "awsRegion": "eu-central-1",
                 "eventSourceARN": format!("arn:aws:sqs:eu-central-1:123456789012:{queue}")
@@ -190,7 +215,8 @@ impl Event {
     pub fn kinesis<'a>(stream: &str, records: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         use base64::{Engine as _, engine::general_purpose::STANDARD};
         let record = |(nth, (partition, data)): (usize, (&str, &str))| {
-            let number = format!("4966{nth:052}");
+            let id = id_of(&[stream, partition, data, &nth.to_string()]);
+            let number = format!("4966{nth:044}{}", digits(&id));
             json!({
                 "kinesis": {
                     "kinesisSchemaVersion": "1.0", "partitionKey": partition, "sequenceNumber": number,
@@ -209,13 +235,14 @@ impl Event {
     /// of their key attributes.
     pub fn dynamodb_stream(table: &str, keys: &[&str], items: impl IntoIterator<Item = Value>) -> Self {
         let record = |(nth, item): (usize, Value)| {
+            let id = id_of(&[table, &item.to_string(), &nth.to_string()]);
             let of_key = keys.iter().filter_map(|name| Some(((*name).to_owned(), item.get(*name)?.clone())));
             let of_key: Map<String, Value> = of_key.collect();
             json!({
-                "eventID": format!("event-{nth}"), "eventName": "INSERT", "eventVersion": "1.1",
+                "eventID": id, "eventName": "INSERT", "eventVersion": "1.1",
                 "eventSource": "aws:dynamodb", "awsRegion": "eu-central-1",
                 "dynamodb": {
-                    "Keys": of_key, "NewImage": item, "SequenceNumber": format!("4421584500000000017450{nth:04}"),
+                    "Keys": of_key, "NewImage": item, "SequenceNumber": format!("44215845{nth:06}{}", digits(&id)),
                     "SizeBytes": 100, "StreamViewType": "NEW_AND_OLD_IMAGES",
                     "ApproximateCreationDateTime": 1_795_166_330
                 },
@@ -228,8 +255,9 @@ impl Event {
 
     /// Builds an event of an EventBridge bus.
     pub fn event_bridge(source: &str, detail_type: &str, detail: &Value) -> Self {
+        let id = id_of(&[source, detail_type, &detail.to_string()]);
         Self::of(&json!({
-            "version": "0", "id": "7bf73129-1428-4cd3-a780-95db273d1602", "detail-type": detail_type,
+            "version": "0", "id": id, "detail-type": detail_type,
             "source": source, "account": "123456789012", "time": "2026-11-20T09:15:44Z",
             "region": "eu-central-1", "resources": [], "detail": detail
         }))
@@ -238,7 +266,7 @@ impl Event {
     /// Builds an event of an EventBridge schedule at this time, such as `2026-11-20T09:00:00Z`.
     pub fn schedule(name: &str, time: &str) -> Self {
         Self::of(&json!({
-            "version": "0", "id": "53dc4d37-cffa-4f76-80c9-8b7d4a4d2eaa", "detail-type": "Scheduled Event",
+            "version": "0", "id": id_of(&[name, time]), "detail-type": "Scheduled Event",
             "source": "aws.scheduler", "account": "123456789012", "time": time, "region": "eu-central-1",
             "resources": [format!("arn:aws:scheduler:eu-central-1:123456789012:schedule/default/{name}")],
             "detail": "{}"
@@ -251,7 +279,7 @@ impl Event {
         Self::of_records(vec![json!({
             "EventSource": "aws:sns", "EventVersion": "1.0", "EventSubscriptionArn": format!("{arn}:2bcfbf39"),
             "Sns": {
-                "Type": "Notification", "MessageId": "95df01b4-ee98-5cb9-9903-4c221d41eb5e", "TopicArn": arn,
+                "Type": "Notification", "MessageId": id_of(&[topic, message]), "TopicArn": arn,
                 "Subject": null, "Message": message, "Timestamp": "2026-11-20T09:15:44.120Z",
                 "SignatureVersion": "1", "Signature": "EXAMPLE", "SigningCertUrl": "EXAMPLE",
                 "UnsubscribeUrl": "EXAMPLE", "MessageAttributes": {}
@@ -261,18 +289,22 @@ impl Event {
 
     /// Builds an event about an object that was put into an S3 bucket.
     pub fn s3(bucket: &str, key: &str) -> Self {
+        let id = id_of(&[bucket, key]);
         Self::of_records(vec![json!({
             "eventVersion": "2.1", "eventSource": "aws:s3", "awsRegion": "eu-central-1",
             "eventTime": "2026-11-20T09:15:44.120Z", "eventName": "ObjectCreated:Put",
             "userIdentity": { "principalId": "EXAMPLE" }, "requestParameters": { "sourceIPAddress": "203.0.113.24" },
-            "responseElements": { "x-amz-request-id": "EXAMPLE123456789", "x-amz-id-2": "EXAMPLE" },
+            "responseElements": { "x-amz-request-id": id[..8].to_uppercase(), "x-amz-id-2": "EXAMPLE" },
             "s3": {
                 "s3SchemaVersion": "1.0", "configurationId": "shop",
                 "bucket": {
                     "name": bucket, "ownerIdentity": { "principalId": "EXAMPLE" },
                     "arn": format!("arn:aws:s3:::{bucket}")
                 },
-                "object": { "key": key, "size": 1024, "eTag": "0123456789abcdef", "sequencer": "0A1B2C3D4E5F678901" }
+                "object": {
+                    "key": key, "size": 1024, "eTag": "0123456789abcdef",
+                    "sequencer": format!("0A1B2C3D{}", id[..8].to_uppercase())
+                }
             }
         })])
     }

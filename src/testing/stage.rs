@@ -173,7 +173,10 @@ impl Stage {
                 continue;
             }
             let answer = match polled {
-                Ok(Poll::Pending) => continue,
+                Ok(Poll::Pending) => {
+                    self.world.polled(delivery);
+                    continue;
+                }
                 Ok(Poll::Ready(answer)) => answer.refused_by(&task.refusals),
                 Err(_) => Answer::refused(Refusal::new("Panic", "the handler panicked")),
             };

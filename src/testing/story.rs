@@ -39,12 +39,12 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
         }
         Told::Happened { delivery, effect } => {
             let effect = effects.get(*effect)?;
-            let nth = effects.iter().take_while(|other| !std::ptr::eq(*other, effect));
-            let before = nth.filter(|other| other.name == effect.name).count();
-            let again = if before == 0 { "" } else { " AGAIN" };
+            let whole = |effect: &Happened| (effect.name.clone(), effect.detail.clone(), effect.key.clone());
+            let mut before = effects.iter().take_while(|other| !std::ptr::eq(*other, effect));
+            let again = if before.any(|other| whole(other) == whole(effect)) { " AGAIN" } else { "" };
             let key = match &effect.key {
                 Some(key) => format!(", under the key {key}"),
-                None if effect.is_staged => ", in one transaction with its outcome".to_owned(),
+                None if effect.is_staged() => ", in one transaction with its outcome".to_owned(),
                 None => ", without a key".to_owned(),
             };
             let late = if effect.is_late { ", AFTER its answer" } else { "" };
@@ -78,6 +78,9 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
                 _ => "",
             };
             format!("  {} ended with {how}{replayed}", delivery + 1)
+        }
+        Told::Paused { delivery } => {
+            format!("  {} its process paused while it waited, and another delivery ran", delivery + 1)
         }
         Told::Passed { seconds } => format!("{} pass", duration(*seconds)),
     })

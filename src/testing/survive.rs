@@ -3,11 +3,12 @@
 mod judge;
 mod plan;
 mod play;
+mod together;
 mod vary;
 
 pub use judge::{Finding, Mistake};
 
-use std::{fmt, io, ops::Range, sync::Arc, thread, time::Duration};
+use std::{fmt, io, ops::Range, sync::Arc, time::Duration};
 
 use super::{
     bench::{Bench, TIMEOUT},
@@ -15,11 +16,12 @@ use super::{
     fields,
     function::Function,
     point::Point,
+    world::outside_runtime,
 };
 use judge::{Expected, judge, judge_first};
 use plan::{calm, drawn, singles};
 pub(super) use play::{Played, Subject, in_turn};
-use play::{once, play};
+use play::{play, undisturbed};
 
 /// The minimum number of schedules that `survive` plays, unless the test sets the number of schedules.
 const SCHEDULES: u64 = 300;
@@ -101,23 +103,14 @@ impl Survival {
     pub fn play(self, make: impl Fn(&Bench) -> Function + Sync, event: &Event) -> Report {
         let is_request = event.text().contains("\"requestContext\"");
         let late = self.late.unwrap_or(if is_request { LATE_REQUEST } else { LATE });
-        // Use a new thread, because the caller's thread may be inside a runtime, where blocking on another runtime
-        // panics.
-        let played = thread::scope(|scope| {
-            let work = || {
-                let subject = Subject { late, ..Subject::new(&make, event, self.timeout) };
-                self.play_all(&subject)
-            };
-            scope.spawn(work).join()
+        let played = outside_runtime(|| {
+            let mut subject = Subject { late, ..Subject::new(&make, event, self.timeout) };
+            self.play_all(&mut subject)
         });
-        match played {
-            Ok(Ok(report)) => report,
-            Ok(Err(error)) => panic!("`survive` couldn't start a runtime: {error}"),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        played.unwrap_or_else(|error| panic!("`survive` couldn't start a runtime: {error}"))
     }
 
-    fn play_all(self, subject: &Subject<'_>) -> io::Result<Report> {
+    fn play_all(self, subject: &mut Subject<'_>) -> io::Result<Report> {
         let mut report = Report {
             schedules: 0,
             singles: 0,
@@ -130,10 +123,12 @@ impl Survival {
         };
         let event = subject.event.shared();
         let (first, expected) = report.undisturbed(subject, &event)?;
-        report.add(judge_first(&first, 0));
+        report.add(judge_first(&first, &event, 0));
         if !first.is_done {
             return Ok(report);
         }
+        subject.fails_like(&first);
+        let subject = &*subject;
         report.points = points_of(&first);
         let (singles, points) = (singles(&report.points), report.points.len());
         let plan_of = |seed: u64| match usize::try_from(seed).ok().and_then(|nth| singles.get(nth)) {
@@ -148,7 +143,7 @@ impl Survival {
             let plan = plan_of(seed);
             let played = play(subject, &plan, seed, plan == calm())?;
             report.schedules += 1;
-            report.add(judge(&played, &expected, seed));
+            report.add(judge(&played, &expected, &event, seed));
             let untyped =
                 || played.answers.iter().find_map(|(_, answer)| answer.untyped().map(str::to_owned));
             report.untyped = report.untyped.take().or_else(untyped);
@@ -222,9 +217,10 @@ impl Report {
     /// Plays two schedules that deliver only this event, once and without a fault. Returns the result of the first
     /// schedule, and the effects to expect.
     fn undisturbed(&mut self, subject: &Subject<'_>, event: &Arc<str>) -> io::Result<(Played, Expected)> {
-        let (one, another) = (once(subject, event, 0)?, once(subject, event, 1)?);
+        let (mut one, another) = (undisturbed(subject, event, 0)?, undisturbed(subject, event, 1)?);
         self.schedules += 2;
         let expected = Expected::of(&one, &another);
+        one.failures.extend(another.failures);
         Ok((one, expected))
     }
 
@@ -279,7 +275,18 @@ impl fmt::Display for Report {
         let Some((first, more)) = self.findings.split_first() else {
             return self.fmt_safe(f);
         };
-        writeln!(f, "played {} schedules: this function isn't safe to retry.\n\n{first}", self.schedules)?;
+        if first.mistake == Mistake::FirstFailed {
+            writeln!(
+                f,
+                "played nothing else: `survive` needs an event that this function can handle.\n\n{first}"
+            )?;
+        } else {
+            writeln!(
+                f,
+                "played {} schedules: this function isn't safe to retry.\n\n{first}",
+                self.schedules
+            )?;
+        }
         if !more.is_empty() {
             writeln!(f, "\nAlso:")?;
         }

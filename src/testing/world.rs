@@ -1,12 +1,14 @@
 //! The state that all processes of a test share: the records, the time, the effects and the story so far.
 
 use std::{
+    any::{Any, TypeId},
     cell::Cell,
     collections::{BTreeSet, HashMap},
     fmt,
     future::{pending, poll_fn},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Poll, Waker},
+    thread,
     time::Duration,
 };
 
@@ -42,6 +44,8 @@ pub(super) struct World {
     pub(super) records: MemoryStore,
     beginning: VirtualBeginning,
     state: Mutex<State>,
+    /// The values that fakes share, one for each type.
+    shared: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 /// The deliveries, the effects and the story so far.
@@ -100,8 +104,14 @@ pub(super) struct Delivered {
     /// The keys of at-most-once operations: the delivery claimed them without an expiry, and has neither completed nor
     /// released them.
     pub(super) at_most_once: BTreeSet<StoredKey>,
+    /// The keys whose claim the store refused.
+    pub(super) refused: BTreeSet<StoredKey>,
     /// The keys whose claim the store refused after this delivery had recorded their outcomes.
     pub(super) asked_again: Vec<StoredKey>,
+    /// How many times the delivery was polled, and still waits.
+    pub(super) polls: usize,
+    /// The delivery pauses after this many polls.
+    pub(super) pauses_after: Option<usize>,
 }
 
 impl Delivered {
@@ -137,6 +147,11 @@ impl Delivered {
         }
     }
 
+    /// Whether the delivery only read outcomes that were recorded before.
+    pub(super) fn is_replay(&self) -> bool {
+        self.is_refused && !self.shows_run()
+    }
+
     /// Whether anything shows that the handler ran: a write, an outcome that was sent without a claim, or a call to the
     /// ledger by an operation's handler or a spawned task. A spawned task's call doesn't count if the store refused the
     /// delivery's only claim: the code around the handler may have spawned that task.
@@ -156,6 +171,8 @@ impl Delivered {
 pub(super) enum Orders {
     /// The fault, when the delivery next reaches this point.
     At(Point, Fault),
+    /// The fault, when the delivery reaches this point as often as this number says.
+    AtNth(Point, usize, Fault),
     /// The fault, at the delivery's point with this number.
     Nth(usize, Fault),
     /// At the point with this number, one of the faults that fit it. The second number selects the fault.
@@ -163,10 +180,15 @@ pub(super) enum Orders {
 }
 
 impl Orders {
-    /// Returns the fault for `point`, which is the `nth` point that the delivery reaches.
-    fn fault(self, nth: usize, point: Point) -> Option<Fault> {
+    /// Returns the fault for `point`, the last of the points that the delivery has `reached`.
+    fn fault(self, reached: &[Point], point: Point) -> Option<Fault> {
+        let nth = reached.len().saturating_sub(1);
         match self {
             Self::At(at, fault) => (at == point && fault.fits(point)).then_some(fault),
+            Self::AtNth(at, times, fault) => {
+                let is_due = at == point && reached.iter().filter(|reached| **reached == at).count() == times;
+                (is_due && fault.fits(point)).then_some(fault)
+            }
             Self::Nth(at, fault) => (at == nth && fault.fits(point)).then_some(fault),
             Self::Any(at, draw) if at == nth => {
                 let fitting: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| fault.fits(point)).collect();
@@ -198,7 +220,44 @@ pub(super) struct Happened {
     /// Whether the effect happened after the delivery's answer. Never set for a staged write: if its transaction
     /// arrives late, the handler made no mistake.
     pub(super) is_late: bool,
-    pub(super) is_staged: bool,
+    pub(super) origin: Origin,
+}
+
+/// Where an effect comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// [`Ledger::record`](super::Ledger::record).
+    Recorded,
+    /// [`Ledger::call`](super::Ledger::call).
+    Called,
+    /// A staged write of this item, with this condition.
+    Staged(String, Guard),
+}
+
+/// The condition of a staged write of DynamoDB's type. The bench can't check it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Guard {
+    /// No condition, or one that the bench checks.
+    None,
+    /// The item must exist, or have at least this much.
+    Weak,
+    /// Any other condition: another write of the item may make it fail.
+    Strong,
+}
+
+impl Happened {
+    pub(super) const fn is_staged(&self) -> bool {
+        matches!(self.origin, Origin::Staged(..))
+    }
+
+    /// Returns the part of the effect that's the same whatever other operations did before: for a staged write, the
+    /// item without its value.
+    pub(super) fn what(&self) -> &str {
+        match &self.origin {
+            Origin::Staged(item, _) => item,
+            Origin::Recorded | Origin::Called => &self.detail,
+        }
+    }
 }
 
 /// One event of the story, which a failed test prints line by line. An `effect` that's a number is an index into
@@ -212,6 +271,7 @@ pub(super) enum Told {
     Arrived { delivery: usize, call: Call, is_applied: bool },
     Fault { delivery: usize, point: Point, fault: Fault, effect: Option<String> },
     Ended { delivery: usize, how: String },
+    Paused { delivery: usize },
     Passed { seconds: u64 },
 }
 
@@ -246,7 +306,14 @@ impl World {
             is_over: false,
             driver: None,
         };
-        Self { records: MemoryStore::new(), beginning, state: Mutex::new(state) }
+        Self { records: MemoryStore::new(), beginning, state: Mutex::new(state), shared: Mutex::default() }
+    }
+
+    /// Returns the value of this type that all processes share.
+    pub(super) fn shared<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let value = shared.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        Arc::downcast(Arc::clone(value)).unwrap_or_default()
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -305,6 +372,17 @@ impl World {
         }
     }
 
+    /// Counts a poll after which the delivery waits, and pauses the delivery if the schedule says so.
+    pub(super) fn polled(&self, delivery: usize) {
+        let mut state = self.state();
+        let polled = &mut state.deliveries[delivery];
+        polled.polls += 1;
+        if polled.pauses_after == Some(polled.polls) && matches!(polled.hold, Hold::Not) {
+            polled.hold = Hold::Held(Fault::Overlap, None);
+            state.trace.push(Told::Paused { delivery });
+        }
+    }
+
     pub(super) fn release(&self, delivery: usize) {
         let hold = std::mem::replace(&mut self.state().deliveries[delivery].hold, Hold::Released);
         if let Hold::Held(_, Some(waker)) = hold {
@@ -357,6 +435,7 @@ impl World {
         let Some(at) = state.at_work(process) else { return };
         let delivery = &mut state.deliveries[at];
         delivery.is_refused = true;
+        delivery.refused.insert(key.clone());
         if delivery.recorded.contains(key) {
             delivery.asked_again.push(key.clone());
         }
@@ -404,13 +483,15 @@ impl World {
         if delivery.is_answered {
             return Step::Go;
         }
-        let nth = delivery.reached.len();
         delivery.reached.push(point);
         if point == Point::BeforeEffect {
             delivery.called();
         }
-        let due = delivery.orders.iter().position(|orders| orders.fault(nth, point).is_some_and(can_happen));
-        let Some(fault) = due.and_then(|due| delivery.orders.remove(due).fault(nth, point)) else {
+        let reached = &delivery.reached;
+        let due =
+            delivery.orders.iter().position(|orders| orders.fault(reached, point).is_some_and(can_happen));
+        let Some(fault) = due.and_then(|due| delivery.orders.remove(due).fault(&delivery.reached, point))
+        else {
             return Step::Go;
         };
         let step = match fault {
@@ -457,7 +538,7 @@ impl State {
         name: &str,
         detail: String,
         key: Option<&str>,
-        is_staged: bool,
+        origin: Origin,
     ) -> String {
         if let Some(&effect) = key.and_then(|key| self.known.get(&(name.to_owned(), key.to_owned()))) {
             self.trace.push(Told::Deduplicated { delivery: at, effect, detail });
@@ -478,7 +559,7 @@ impl State {
                 .to_string(),
         };
         let receipt = format!("{}-{:08x}", name.replace(' ', "-"), hash(&[name, &detail, &nth]));
-        let delivery = &self.deliveries[at];
+        let (delivery, is_staged) = (&self.deliveries[at], matches!(origin, Origin::Staged(..)));
         let happened = Happened {
             name: name.to_owned(),
             detail,
@@ -487,7 +568,7 @@ impl State {
             delivery: at,
             is_claimed: is_staged || !delivery.holds.is_empty(),
             is_late: delivery.is_answered && !is_staged,
-            is_staged,
+            origin,
         };
         self.effects.push(happened);
         self.trace.push(Told::Happened { delivery: at, effect });
@@ -519,10 +600,27 @@ impl Drop for Polled {
 
 /// Calls `run`. Until it returns, this thread is marked as one that runs a test's [`World`] in virtual time.
 pub(super) fn inside<T>(run: impl FnOnce() -> T) -> T {
+    struct Outside;
+    impl Drop for Outside {
+        fn drop(&mut self) {
+            IS_INSIDE.set(false);
+        }
+    }
     IS_INSIDE.set(true);
-    let result = run();
-    IS_INSIDE.set(false);
-    result
+    let _outside = Outside;
+    run()
+}
+
+/// Calls `work` on this thread, so that it has this thread's recorder of metrics and other thread-locals. Inside a
+/// runtime, where blocking on another runtime panics, calls it on a new thread.
+pub(super) fn outside_runtime<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    if tokio::runtime::Handle::try_current().is_err() {
+        return work();
+    }
+    match thread::scope(|scope| scope.spawn(work).join()) {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
 }
 
 impl fmt::Debug for World {

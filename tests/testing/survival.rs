@@ -81,11 +81,12 @@ fn default_plays_every_schedule_with_one_fault() {
     assert!(whole.schedules() >= limited.schedules() + 100, "{whole}\n{limited}");
 }
 
-/// No fault happens, so each schedule has one process, except one. An event of another operation adds two schedules
-/// with both events: one in a single process, and one with a process for each event.
+/// No fault happens, so each schedule has one process, except those that have a process for each of two events: one with
+/// the event of another operation, and two (both orders) for each pair of operations. The pairs are the event with the
+/// event of another operation, and with its variant that has another id.
 #[test]
 fn report_counts_every_schedule() {
-    for (event, more) in [(Event::json(ORDER), 0), (Event::json(ORDER).other(OTHER), 1)] {
+    for (event, more) in [(Event::json(ORDER), 2), (Event::json(ORDER).other(OTHER), 5)] {
         let processes = AtomicU64::new(0);
         let counted = |bench: &Bench| {
             processes.fetch_add(1, Ordering::Relaxed);

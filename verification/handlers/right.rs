@@ -1,5 +1,7 @@
 //! The right handlers. `README.md` lists them.
 
+pub(crate) mod by_source;
+pub(crate) mod by_state;
 pub(crate) mod r01_derived_key_over_http;
 pub(crate) mod r02_staged_payment;
 pub(crate) mod r03_at_most_once;

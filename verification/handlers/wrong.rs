@@ -1,5 +1,6 @@
 //! The wrong handlers. `README.md` lists them.
 
+pub(crate) mod lost_updates;
 pub(crate) mod w01_random_key;
 pub(crate) mod w02_whole_event_as_key;
 pub(crate) mod w03_charge_before_the_claim;

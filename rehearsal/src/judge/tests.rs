@@ -133,6 +133,13 @@ fn concurrent_deliveries_have_one_winner() {
     assert_eq!(judged(|verdict| verdict.one_of_many(&nobody)), "no answer was from a first run (expected 1)");
 }
 
+/// The answer to a batch doesn't show whether its records were run or replayed.
+#[test]
+fn batch_answers_are_done_or_refused() {
+    let answers = [Answer::Batch(Vec::new()), Answer::Batch(Vec::new()), Answer::Batch(vec!["m-1".into()])];
+    assert_eq!(Crowd::of(&answers).summary(), "2 × done, 1 × refused");
+}
+
 #[test]
 fn resent_transaction_counts_as_one_settlement() {
     let with = |token: &str| Exchange {

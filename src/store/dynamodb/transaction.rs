@@ -3,6 +3,9 @@
 mod answer;
 mod limits;
 
+#[cfg(feature = "testing")]
+pub(crate) use limits::DescribedWrite;
+
 use std::{any::Any, collections::HashMap, fmt, ops::AddAssign};
 
 use aws_sdk_dynamodb::types::{
@@ -91,9 +94,9 @@ impl Transaction {
         self.items.is_empty()
     }
 
-    /// Describes each write for tests: first its kind and table, then its details.
+    /// Describes each write for tests.
     #[cfg(feature = "testing")]
-    pub(crate) fn described(&self) -> Vec<(String, String)> {
+    pub(crate) fn described(&self) -> Vec<DescribedWrite> {
         self.items.iter().map(limits::described_whole).collect()
     }
 

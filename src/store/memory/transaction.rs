@@ -127,12 +127,14 @@ impl Transaction {
         }
     }
 
-    /// Describes each put and each deletion: first its kind and table, then its details.
+    /// Describes each put and each deletion: its kind and table, its item, and its details.
     #[cfg(feature = "testing")]
-    pub(crate) fn described(&self) -> Vec<(String, String)> {
+    pub(crate) fn described(&self) -> Vec<(String, String, String)> {
         let described = |change: &Change| match change {
-            Change::Put(table, id, value) => Some((format!("put {table}"), format!("{id}: {value}"))),
-            Change::Delete(table, id) => Some((format!("delete {table}"), id.clone())),
+            Change::Put(table, id, value) => {
+                Some((format!("put {table}"), id.clone(), format!("{id}: {value}")))
+            }
+            Change::Delete(table, id) => Some((format!("delete {table}"), id.clone(), id.clone())),
             Change::Is(..) => None,
         };
         self.writes.iter().filter_map(described).collect()
@@ -177,6 +179,12 @@ impl MemoryStore {
         own.apply_to(&mut inner.own.items);
         inner.own.tokens.insert(token.to_owned());
         CommitOutcome::Answered(record.map_or(WriteOutcome::Applied, |(key, write)| inner.apply(key, write)))
+    }
+
+    /// Returns all items that handlers' transactions put: table, id and value.
+    #[cfg(feature = "testing")]
+    pub(crate) fn items(&self) -> BTreeMap<(String, String), String> {
+        self.inner().own.items.clone()
     }
 
     /// Whether the transaction with this token was applied.

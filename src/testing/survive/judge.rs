@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, fmt};
 use super::play::Played;
 use crate::error::ErrorKind::{InProgress, Mismatch};
 use crate::testing::{
+    event::{ids_of, is_of_queue},
     fault::Fault,
     function::Answer,
     ledger::count,
     point::{Call, Point},
     story,
-    world::{Happened, Told},
+    world::{Happened, Origin, Told},
 };
 
 /// The kind of a mistake.
@@ -36,6 +37,8 @@ pub enum Mistake {
     OtherRefused,
     /// The same key with different content isn't refused.
     ConflictAccepted,
+    /// Two concurrent operations read the same state, and one of them overwrote what the other one had written.
+    LostUpdate,
 }
 
 impl Mistake {
@@ -51,6 +54,7 @@ impl Mistake {
             Self::Shared => "outcome shared",
             Self::OtherRefused => "other operation refused",
             Self::ConflictAccepted => "conflict accepted",
+            Self::LostUpdate => "update lost",
         }
     }
 }
@@ -84,8 +88,8 @@ impl fmt::Display for Finding {
 /// The effects of one undisturbed delivery.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Expected {
-    /// How often each effect happens, by its name and detail. If any detail differs between two runs, all details are
-    /// left empty.
+    /// How often each effect happens, by its name and detail, or for a staged write, by its name and item. If any
+    /// detail differs between two runs, all details are left empty.
     counts: BTreeMap<(String, String), usize>,
     has_details: bool,
 }
@@ -112,7 +116,10 @@ impl Expected {
     }
 
     /// Returns the effects that happened too often, and the effects that didn't happen often enough.
-    pub(super) fn compared(&self, effects: &[Happened]) -> (Vec<Off>, Vec<Off>) {
+    pub(super) fn compared<'a>(
+        &self,
+        effects: impl IntoIterator<Item = &'a Happened>,
+    ) -> (Vec<Off>, Vec<Off>) {
         let found = counts(effects, self.has_details);
         let (mut more, mut fewer) = (Vec::new(), Vec::new());
         let names: std::collections::BTreeSet<_> = found.keys().chain(self.counts.keys()).collect();
@@ -129,6 +136,17 @@ impl Expected {
         (more, fewer)
     }
 
+    /// How often the effect with this name happens, whatever its details.
+    pub(super) fn times(&self, name: &str) -> usize {
+        self.counts.iter().filter(|((other, _), _)| other == name).map(|(_, count)| count).sum()
+    }
+
+    /// Whether an undisturbed delivery has this effect. Without details, only the name counts.
+    pub(super) fn has(&self, name: &str, what: &str) -> bool {
+        let what = if self.has_details { what } else { "" };
+        self.counts.contains_key(&(name.to_owned(), what.to_owned()))
+    }
+
     pub(super) fn differs_from(&self, other: &Self) -> bool {
         self.counts != other.counts
     }
@@ -137,10 +155,10 @@ impl Expected {
 /// An effect that happened too often, or not often enough.
 #[derive(Clone, Debug)]
 pub(super) struct Off {
-    name: String,
-    detail: String,
-    happened: usize,
-    expected: usize,
+    pub(super) name: String,
+    pub(super) detail: String,
+    pub(super) happened: usize,
+    pub(super) expected: usize,
 }
 
 impl fmt::Display for Off {
@@ -156,17 +174,20 @@ impl fmt::Display for Off {
     }
 }
 
-fn counts(effects: &[Happened], with_details: bool) -> BTreeMap<(String, String), usize> {
+fn counts<'a>(
+    effects: impl IntoIterator<Item = &'a Happened>,
+    with_details: bool,
+) -> BTreeMap<(String, String), usize> {
     let mut counts = BTreeMap::new();
     for effect in effects {
-        let detail = if with_details { effect.detail.clone() } else { String::new() };
+        let detail = if with_details { effect.what().to_owned() } else { String::new() };
         *counts.entry((effect.name.clone(), detail)).or_default() += 1;
     }
     counts
 }
 
 /// Finds the mistakes in a schedule whose deliveries all belong to one operation.
-pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Finding> {
+pub(super) fn judge(played: &Played, expected: &Expected, event: &str, seed: u64) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut add = |mistake, what: String, advice: String| {
         found.push(Finding { mistake, what, advice, story: story_of(played), seed });
@@ -182,7 +203,7 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
     }
     let (more, fewer) = expected.compared(&played.effects);
     if let Some(off) = more.first() {
-        add(Mistake::Repeated, off.to_string(), advice_for_repeated(played, &off.name));
+        add(Mistake::Repeated, off.to_string(), advice_for_repeated(played, &off.name, event));
     }
     if let (true, Some(off)) = (played.is_done, fewer.first()) {
         add(Mistake::Missing, format!("answered as done, but {off}"), advice_for_missing(played, &off.name));
@@ -226,7 +247,7 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
     // A mismatch is always the function's mistake: no fault causes one.
     let mismatched =
         played.answers.iter().map(|(_, answer)| answer).find(|answer| answer.is_refused_as(Mismatch));
-    let for_good = played.to_duplicate.as_ref().filter(|answer| !answer.is_whole() && !may_be_refused);
+    let for_good = played.refused_duplicate.as_ref().filter(|_| !may_be_refused);
     if let Some(refused) = mismatched.or(for_good) {
         add(
             Mistake::RetryRefused,
@@ -236,7 +257,8 @@ pub(super) fn judge(played: &Played, expected: &Expected, seed: u64) -> Vec<Find
                 .to_owned(),
         );
     }
-    if let Some((first, answer)) = &played.first_done {
+    // A batch's answer only lists the failed records, and a failure may be worded differently.
+    if let Some((first, answer)) = played.first_done.as_ref().filter(|(_, answer)| answer.is_whole()) {
         // An answer that couldn't be recorded may differ from the recorded one.
         let is_recorded = |delivery: usize| {
             let delivery = &played.deliveries[delivery];
@@ -298,7 +320,7 @@ fn left_behind(played: &Played) -> Option<&Answer> {
 }
 
 /// Finds the mistakes of an undisturbed first delivery.
-pub(super) fn judge_first(played: &Played, seed: u64) -> Vec<Finding> {
+pub(super) fn judge_first(played: &Played, event: &str, seed: u64) -> Vec<Finding> {
     let mut found = Vec::new();
     if !played.is_done {
         let how = played
@@ -308,8 +330,15 @@ pub(super) fn judge_first(played: &Played, seed: u64) -> Vec<Finding> {
         found.push(Finding {
             mistake: Mistake::FirstFailed,
             what: format!("no fault happened, but the first delivery got {how}"),
-            advice: "Give `survive` an event that succeeds, and a function that has everything it needs."
-                .to_owned(),
+            advice: if is_batch(event) {
+                "Give `survive` records that succeed, and a function that has everything it needs. If a record fails \
+                 permanently, return `Failure::permanent`, or name the record with `Event::poison`. \
+                 `acknowledge_permanent_failures(true)` takes recorded failures off the queue."
+            } else {
+                "Give `survive` an event that succeeds, and a function that has everything it needs. If the event must \
+                 fail, return `Failure::permanent`, so that the failure is recorded, or set `Event::poison(0)`."
+            }
+            .to_owned(),
             story: story_of(played),
             seed,
         });
@@ -341,10 +370,32 @@ pub(super) fn story_of(played: &Played) -> Vec<String> {
     story::told(&played.trace, &played.effects, &played.deliveries)
 }
 
-fn advice_for_repeated(played: &Played, name: &str) -> String {
+fn is_batch(event: &str) -> bool {
+    !ids_of(event).is_empty()
+}
+
+/// Whether this effect deletes a message of the event.
+fn deletes_message(effect: &Happened, event: &str) -> bool {
+    let name = effect.name.to_lowercase();
+    let names_message = || {
+        ids_of(event).iter().any(|id| effect.detail.contains(id.as_str())) || effect.detail.contains("handle")
+    };
+    let is_deletion = ["delete", "remove", "ack"].iter().any(|word| name.contains(word));
+    is_deletion
+        && is_of_queue(event)
+        && (names_message() || ["message", "sqs", "queue", "receipt"].iter().any(|word| name.contains(word)))
+}
+
+fn advice_for_repeated(played: &Played, name: &str, event: &str) -> String {
     let all: Vec<&Happened> = played.effects.iter().filter(|effect| effect.name == name).collect();
     let (Some(first), Some(last)) = (all.first(), all.last()) else { return String::new() };
     let keys = |effect: &Happened| &played.deliveries[effect.delivery].keys;
+    if deletes_message(last, event) {
+        return "Don't delete a message in the handler: if the process dies before the outcome is recorded, the message \
+                is lost. Return `Ok`, and Lambda deletes the message; return an error, and the message comes back \
+                (`ReportBatchItemFailures`)."
+            .to_owned();
+    }
     if all.len() < 2 {
         return "This effect doesn't happen in an undisturbed delivery. If it undoes another effect, such as a \
                 charge, the retry still counts on that effect."
@@ -375,6 +426,14 @@ fn advice_for_repeated(played: &Played, name: &str) -> String {
         return "This effect happened outside the claim, where nothing stops a duplicate. Move it into the handler."
             .to_owned();
     }
+    if first.origin == Origin::Recorded {
+        return format!(
+            "An attempt may end between an effect and its record, and the next attempt runs the handler again. Stage \
+             the write, so that it's committed with the outcome. If `{name}` calls a remote system that deduplicates, \
+             give it `current()…derive_key(\"{name}\")` (in the test: `Ledger::call`). If nothing can deduplicate it, \
+             choose `Execution::AtMostOnce`."
+        );
+    }
     format!(
         "An attempt may end between an effect and its record. Pass `current()…derive_key(\"{name}\")` to the remote \
          system, or stage the write, so that it's committed with the outcome."
@@ -382,16 +441,50 @@ fn advice_for_repeated(played: &Played, name: &str) -> String {
 }
 
 fn advice_for_missing(played: &Played, name: &str) -> String {
-    let failed = |told: &&Told| {
-        matches!(
-            told,
-            Told::Fault { point: Point::BeforeEffect, fault: Fault::Throttle | Fault::Silence, .. }
-        )
+    let faults = || {
+        played.trace.iter().filter_map(|told| match told {
+            Told::Fault { delivery, point, fault, .. } => Some((*delivery, *point, *fault)),
+            _ => None,
+        })
     };
+    let has_failed = |of: usize| {
+        faults().any(|(delivery, point, fault)| {
+            delivery == of
+                && point == Point::BeforeEffect
+                && matches!(fault, Fault::Throttle | Fault::Silence | Fault::NoTime | Fault::Slow)
+        })
+    };
+    let claimed_again = |of: usize| {
+        let call = |told: &Told| match told {
+            Told::Wrote { delivery, call } if *delivery == of => Some(*call),
+            _ => None,
+        };
+        played.trace.iter().filter_map(call).any(|call| matches!(call, Call::TakeOver | Call::Reclaim))
+    };
+    // The delivery that recorded the outcome without the effect.
+    let done = played.trace.iter().find_map(|told| match told {
+        Told::Wrote { delivery, call: Call::Complete | Call::Conclude } => Some(*delivery),
+        _ => None,
+    });
+    if let Some(done) = done.filter(|done| claimed_again(*done) && !has_failed(*done)) {
+        return format!(
+            "Delivery {} was a later attempt, and skipped `{name}`. An earlier attempt had begun, but may have ended \
+             before the effect: neither `attempt() == 1`, `is_takeover()` nor the process's memory says whether it \
+             happened. Do it in every attempt, with `current()…derive_key(\"{name}\")`, so that the remote system does \
+             it once; or stage the write; or ask the remote system first.",
+            done + 1
+        );
+    }
     let recorded =
         played.trace.iter().position(|told| matches!(told, Told::Wrote { call: Call::Complete, .. }));
     let died = played.trace.iter().position(|told| matches!(told, Told::Fault { fault: Fault::Die, .. }));
-    if played.trace.iter().any(|told| failed(&told)) {
+    let failed = faults().any(|(_, point, fault)| {
+        point == Point::BeforeEffect && matches!(fault, Fault::Throttle | Fault::Silence)
+    });
+    if played.trace.iter().any(|told| matches!(told, Told::Wrote { call: Call::Fail, .. })) {
+        return TRANSIENT.to_owned();
+    }
+    if failed {
         return "The call failed, but the handler answered as if the call had succeeded. Return the error: then nothing \
                 is recorded, and the retry calls again."
             .to_owned();
@@ -407,12 +500,13 @@ fn advice_for_missing(played: &Played, name: &str) -> String {
     )
 }
 
+const TRANSIENT: &str = "A transient error was recorded as permanent. Return `Failure::transient`, or leave `on_handler_error` \
+    at `Release`.";
+
 fn advice_for_refused(played: &Played) -> String {
     let has_failed = played.trace.iter().any(|told| matches!(told, Told::Wrote { call: Call::Fail, .. }));
     if has_failed {
-        return "A transient error was recorded as permanent. Return `Failure::transient`, or leave `on_handler_error` \
-                at `Release`."
-            .to_owned();
+        return TRANSIENT.to_owned();
     }
     "The last retries had no fault, and came after the claim's lease had expired, so the function itself refuses them. \
      Complete or release the claim."

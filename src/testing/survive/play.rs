@@ -1,12 +1,16 @@
 //! Plays one schedule in a fresh [`World`]: with an empty store, new processes and virtual time.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::plan::{Plan, Step};
 use crate::{
     testing::{
         bench::{BEYOND_LEASES, Bench},
-        event::{Event, with_records},
+        event::{Event, ids_of, is_of_queue, with_records},
         fault::Fault,
         function::{Answer, Function},
         stage::{How, Stage},
@@ -17,6 +21,8 @@ use crate::{
 
 /// The maximum number of deliveries that an operation gets after the planned ones.
 const MORE: u32 = 5;
+/// How many times a batch's source delivers a record that fails in every delivery, before it gives up on the record.
+const RECEIVES: usize = 2;
 /// How long spawned tasks may run after the last answer.
 const DRAIN: Duration = Duration::from_secs(120);
 
@@ -27,6 +33,10 @@ pub(in crate::testing) struct Subject<'a> {
     pub(super) timeout: Duration,
     /// How long after the other deliveries the last duplicate comes.
     pub(super) late: Duration,
+    /// The failures with which undisturbed deliveries of the event end, if it fails permanently.
+    pub(super) failures: Vec<Answer>,
+    /// The places of the batch's records that fail permanently.
+    pub(super) poison: BTreeSet<usize>,
 }
 
 impl<'a> Subject<'a> {
@@ -35,7 +45,23 @@ impl<'a> Subject<'a> {
         event: &'a Event,
         timeout: Duration,
     ) -> Self {
-        Self { make, event, timeout, late: Duration::ZERO }
+        let poison = event.poisoned().clone();
+        Self { make, event, timeout, late: Duration::ZERO, failures: Vec::new(), poison }
+    }
+
+    /// Notes which permanent failures the undisturbed deliveries of the event had.
+    pub(super) fn fails_like(&mut self, first: &Played) {
+        let ids = ids_of(self.event.text());
+        let given_up = ids.iter().enumerate().filter(|(_, id)| first.given_up.contains(*id));
+        self.poison.extend(given_up.map(|(place, _)| place));
+        self.failures.clone_from(&first.failures);
+    }
+
+    /// Whether this is the failure with which the event ends when no fault happens.
+    fn is_failure(&self, answer: &Answer) -> bool {
+        let is_same = |failure: &Answer| answer.is_replay_of(failure);
+        let differ = self.failures.windows(2).any(|pair| pair[0] != pair[1]);
+        self.failures.iter().any(|failure| is_same(failure) || differ && answer.is_failure_like(failure))
     }
 }
 
@@ -44,16 +70,54 @@ impl<'a> Subject<'a> {
 pub(in crate::testing) struct Played {
     /// The answers in order, each with the number of its delivery.
     pub(in crate::testing) answers: Vec<(usize, Answer)>,
-    /// Whether the event's source considers the operation done.
+    /// Whether the event's source considers the operation done, or has given up on it because it fails permanently.
     pub(super) is_done: bool,
     /// The first answer after which the source considers the operation done, with its delivery.
     pub(super) first_done: Option<(usize, Answer)>,
-    /// The answer to the last duplicate of the finished operation. If a duplicate is refused, another duplicate comes
-    /// after every lease has expired.
-    pub(super) to_duplicate: Option<Answer>,
+    /// The permanent failures with which the event ended: one, or those of two undisturbed deliveries.
+    pub(super) failures: Vec<Answer>,
+    /// The identifiers of the batch's records on which its source has given up.
+    pub(super) given_up: BTreeSet<String>,
+    /// The refusal of the last duplicate of the finished operation, if it was refused. If a duplicate is refused,
+    /// another duplicate comes after every lease has expired.
+    pub(super) refused_duplicate: Option<Answer>,
+    /// For each event that was delivered in turn: its first delivery, and whether its source considers it done.
+    pub(in crate::testing) turns: Vec<(usize, bool)>,
+    /// The items that handlers' transactions put.
+    pub(super) items: BTreeMap<(String, String), String>,
     pub(super) effects: Vec<Happened>,
     pub(in crate::testing) deliveries: Vec<Delivered>,
     pub(super) trace: Vec<Told>,
+}
+
+impl Played {
+    /// Returns the deliveries of the event with this number, of those that were delivered in turn.
+    pub(in crate::testing) fn turn(&self, nth: usize) -> std::ops::Range<usize> {
+        let begin = |nth: usize| self.turns.get(nth).map_or(self.deliveries.len(), |(first, _)| *first);
+        begin(nth)..begin(nth + 1)
+    }
+
+    /// Returns the last answer to the event with this number.
+    pub(super) fn last_answer(&self, nth: usize) -> Option<&Answer> {
+        let turn = self.turn(nth);
+        self.answers.iter().rev().find(|(delivery, _)| turn.contains(delivery)).map(|(_, answer)| answer)
+    }
+
+    /// Whether the source of the event with this number considers it done.
+    pub(super) fn is_turn_done(&self, nth: usize) -> bool {
+        self.turns.get(nth).is_some_and(|(_, is_done)| *is_done)
+    }
+
+    /// Whether a handler ran for the event with this number.
+    pub(super) fn has_run(&self, nth: usize) -> bool {
+        self.deliveries[self.turn(nth)].iter().any(Delivered::shows_run)
+    }
+
+    /// Returns the effects of the event with this number.
+    pub(super) fn effects_of(&self, nth: usize) -> impl Iterator<Item = &Happened> {
+        let turn = self.turn(nth);
+        self.effects.iter().filter(move |effect| turn.contains(&effect.delivery))
+    }
 }
 
 /// The processes and deliveries of one schedule.
@@ -64,8 +128,15 @@ struct Scene<'a> {
     played: Played,
     /// The ids of the batch's records that its source still delivers; `None` for all records.
     open: Option<Vec<String>>,
+    /// The ids of the records that fail in every delivery, and how often each record has failed.
+    poison: BTreeSet<String>,
+    failed: BTreeMap<String, usize>,
     nth: usize,
     pausing: Vec<usize>,
+    /// The next delivery pauses after this many polls.
+    pause_after: Option<usize>,
+    /// The text of the last delivery.
+    delivered: Arc<str>,
 }
 
 /// Runs `script` in its own [`World`], and returns the deliveries, answers and effects.
@@ -80,14 +151,26 @@ fn in_a_world<'a>(
         time.block_on(async {
             let stage = Stage::new(Arc::clone(&world), subject.timeout);
             let (functions, played) = (Vec::new(), Played::default());
-            let mut scene =
-                Scene { subject, stage, functions, played, open: None, nth: 0, pausing: Vec::new() };
+            let mut scene = Scene {
+                subject,
+                stage,
+                functions,
+                played,
+                open: None,
+                poison: subject.event.ids_at(&subject.poison),
+                failed: BTreeMap::new(),
+                nth: 0,
+                pausing: Vec::new(),
+                pause_after: None,
+                delivered: subject.event.shared(),
+            };
             script(&mut scene).await;
             let mut state = world.state();
             let mut played = std::mem::take(&mut scene.played);
             played.effects = std::mem::take(&mut state.effects);
             played.deliveries = std::mem::take(&mut state.deliveries);
             played.trace = std::mem::take(&mut state.trace);
+            played.items = world.records.items();
             state.is_over = true;
             played
         })
@@ -95,15 +178,15 @@ fn in_a_world<'a>(
     Ok(played.unwrap_or_default())
 }
 
-/// Delivers this event once, and then gives spawned tasks the time to end.
-pub(super) fn once(subject: &Subject<'_>, event: &Arc<str>, seed: u64) -> std::io::Result<Played> {
+/// Delivers this event without a fault, as its source would, and then gives spawned tasks the time to end.
+pub(super) fn undisturbed(subject: &Subject<'_>, event: &Arc<str>, seed: u64) -> std::io::Result<Played> {
     in_a_world(subject, seed, async |scene| {
-        scene.deliver(Arc::clone(event), Vec::new(), false, "the event").await;
+        scene.settle(event, false, "the event").await;
         scene.stage.wait(DRAIN).await;
     })
 }
 
-/// Delivers one event after the other, all in the same process or each in its own process.
+/// Delivers one event after the other, each as its source would, all in the same process or each in its own process.
 pub(in crate::testing) fn in_turn(
     subject: &Subject<'_>,
     events: &[(&Arc<str>, &str)],
@@ -112,9 +195,73 @@ pub(in crate::testing) fn in_turn(
 ) -> std::io::Result<Played> {
     in_a_world(subject, seed, async |scene| {
         for (event, what) in events {
-            scene.deliver(Arc::clone(event), Vec::new(), is_in_same_process, what).await;
+            scene.settle(event, is_in_same_process, what).await;
             scene.stage.wait(DRAIN).await;
         }
+    })
+}
+
+/// Delivers one event after the other, each in its own process, with a pause before each.
+pub(super) fn serially(
+    subject: &Subject<'_>,
+    events: &[&Arc<str>],
+    pause: Duration,
+    seed: u64,
+) -> std::io::Result<Played> {
+    in_a_world(subject, seed, async |scene| {
+        for event in events {
+            scene.stage.wait(pause).await;
+            scene.settle(event, false, "an operation").await;
+            scene.stage.wait(DRAIN).await;
+        }
+    })
+}
+
+/// Where the first of two concurrent deliveries pauses.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pause {
+    /// At the point with this number.
+    At(usize),
+    /// After this many polls.
+    AfterPolls(usize),
+}
+
+/// Delivers the `earlier` event, if there is one, and then two events concurrently: the first one pauses while the
+/// second one is delivered. The turns are those of the earlier event, the first event and the second event.
+pub(super) fn overlapping(
+    subject: &Subject<'_>,
+    earlier: Option<&Arc<str>>,
+    [first, second]: [&Arc<str>; 2],
+    pause: Pause,
+) -> std::io::Result<Played> {
+    in_a_world(subject, 0, async |scene| {
+        if let Some(earlier) = earlier {
+            scene.settle(earlier, false, "an earlier operation").await;
+            scene.stage.wait(DRAIN).await;
+        }
+        let begin = scene.begins();
+        let orders = match pause {
+            Pause::At(nth) => vec![Orders::Nth(nth, Fault::Overlap)],
+            Pause::AfterPolls(polls) => {
+                scene.pause_after = Some(polls);
+                Vec::new()
+            }
+        };
+        let (paused, how) = scene.deliver(Arc::clone(first), orders, false, "an operation").await;
+        let is_held = matches!(how, How::Held(_));
+        scene.played.turns.push((begin, false));
+        if !is_held {
+            return;
+        }
+        scene.settle(second, false, "another operation").await;
+        scene.stage.release(paused);
+        let how = scene.stage.run(paused).await;
+        let is_whole = matches!(&how, How::Answered(answer) if answer.is_whole());
+        scene.ended(paused, how);
+        if let Some(turn) = scene.played.turns.iter_mut().find(|(first, _)| *first == begin) {
+            turn.1 = is_whole;
+        }
+        scene.stage.wait(DRAIN).await;
     })
 }
 
@@ -170,9 +317,9 @@ impl Scene<'_> {
         for is_last in [false, true] {
             let (_, how) = self.next(Vec::new(), is_in_same_process).await;
             let How::Answered(answer) = how else { return };
-            let is_whole = answer.is_whole();
-            self.played.to_duplicate = Some(answer);
-            if is_whole || is_last {
+            let is_settled = answer.is_whole() || self.subject.is_failure(&answer);
+            self.played.refused_duplicate = Some(answer).filter(|_| !is_settled);
+            if is_settled || is_last {
                 return;
             }
             let left = self.stage.until_stale(BEYOND_LEASES);
@@ -198,7 +345,11 @@ impl Scene<'_> {
     async fn next(&mut self, orders: Vec<Orders>, is_in_same_process: bool) -> (usize, How) {
         let event = self.subject.event.retried(self.nth);
         let event = match &self.open {
-            Some(open) if !self.played.is_done => with_records(&event.shared(), open),
+            Some(open) if !self.played.is_done => with_records(&event.shared(), open, &self.played.given_up),
+            // The source has given up on these records, so it doesn't deliver them again.
+            _ if self.played.is_done && !self.poison.is_empty() => {
+                with_records(&event.shared(), &ids_of(event.text()), &self.poison)
+            }
             _ => event.shared(),
         };
         let what = if self.nth == 0 { "the event" } else { "the event again" };
@@ -226,23 +377,110 @@ impl Scene<'_> {
         };
         let what = format!("{what}, to process {}", process + 1);
         let Some(function) = self.functions.get_mut(process) else { return (0, How::Died) };
-        let delivery = self.stage.begin(function, process, (self.subject.event, event), orders, what);
+        let delivery =
+            self.stage.begin(function, process, (self.subject.event, Arc::clone(&event)), orders, what);
+        world.state().deliveries[delivery].pauses_after = self.pause_after.take();
         let how = self.stage.run(delivery).await;
+        self.delivered = event;
         self.ended(delivery, how.clone());
         (delivery, how)
     }
 
     fn ended(&mut self, delivery: usize, how: How) {
         let How::Answered(answer) = how else { return };
+        let is_failure = self.subject.is_failure(&answer);
         if answer.is_done() {
-            let returned = answer.returned();
-            if returned.is_empty() {
-                self.played.is_done = true;
-                self.played.first_done.get_or_insert_with(|| (delivery, answer.clone()));
-            } else {
-                self.open = Some(returned);
+            for id in answer.returned() {
+                *self.failed.entry(id).or_default() += 1;
             }
+            let is_given_up = |id: &String| self.poison.contains(id) && self.failed[id] >= RECEIVES;
+            let given_up: Vec<String> = answer.returned().into_iter().filter(is_given_up).collect();
+            self.returned(answer.returned(), given_up);
+        }
+        if is_failure || answer.is_done() && self.open.as_ref().is_some_and(Vec::is_empty) {
+            self.played.is_done = true;
+            self.played.first_done.get_or_insert_with(|| (delivery, answer.clone()));
         }
         self.played.answers.push((delivery, answer));
+    }
+
+    /// Notes the records that the function returned, and those of them on which the source gives up.
+    fn returned(&mut self, mut returned: Vec<String>, given_up: Vec<String>) {
+        let last = given_up.last().cloned();
+        self.played.given_up.extend(given_up);
+        returned.retain(|id| !self.played.given_up.contains(id));
+        // A stream's function returns only the first failure. The source then moves on to the record behind it.
+        if let Some(last) = last.filter(|_| returned.is_empty() && !is_of_queue(&self.delivered)) {
+            let ids = ids_of(&self.delivered).into_iter().skip_while(|id| *id != last).skip(1);
+            returned.extend(ids.take(1));
+        }
+        self.open = Some(returned);
+    }
+
+    /// The number of the next delivery.
+    fn begins(&self) -> usize {
+        self.stage.world.state().deliveries.len()
+    }
+
+    /// Delivers an event without a fault, as its source would: delivers the records that failed again, until all are
+    /// done, or no delivery gets any further. Finds out which failures are permanent.
+    async fn settle(&mut self, event: &Arc<str>, is_in_same_process: bool, what: &str) {
+        let begin = self.begins();
+        self.open = None;
+        self.failed.clear();
+        let (mut is_settled, mut before): (bool, Option<Answer>) = (false, None);
+        let is_poison = self.subject.poison.contains(&0) && ids_of(event).is_empty();
+        while !is_settled {
+            let json = match &self.open {
+                Some(open) => with_records(event, open, &self.played.given_up),
+                None => Arc::clone(event),
+            };
+            let again = if before.is_none() { String::new() } else { " again".to_owned() };
+            let (delivery, how) =
+                self.deliver(json, Vec::new(), is_in_same_process, &format!("{what}{again}")).await;
+            let How::Answered(answer) = how else { break };
+            let returned = answer.returned();
+            if answer.is_whole() {
+                is_settled = true;
+                break;
+            }
+            // A permanent failure was recorded if the next delivery gets the same failure, and no handler runs.
+            let is_replayed = before.as_ref().is_some_and(|before| answer.is_replay_of(before))
+                && self.stage.world.state().deliveries[delivery].is_replay()
+                && !answer.is_refused();
+            if returned.is_empty() {
+                is_settled = is_replayed || is_poison;
+                self.played.failures.extend(Some(answer.clone()).filter(|_| is_settled));
+                if is_settled || before.is_some() || answer.is_refused() {
+                    break;
+                }
+            } else {
+                let declared: Vec<String> =
+                    returned.iter().filter(|id| self.poison.contains(*id)).cloned().collect();
+                let given_up = match returned.first().filter(|_| is_replayed && declared.is_empty()) {
+                    Some(first) => vec![first.clone()],
+                    None => declared,
+                };
+                let has_got_further = before
+                    .as_ref()
+                    .is_none_or(|before| !given_up.is_empty() || returned.len() < before.returned().len());
+                self.returned(returned, given_up);
+                is_settled = self.open.as_ref().is_some_and(Vec::is_empty);
+                if !has_got_further {
+                    break;
+                }
+            }
+            before = Some(answer);
+        }
+        self.played.turns.push((begin, is_settled));
+        self.played.is_done = is_settled;
+        let mut answers = self.played.answers.iter();
+        let done = match before.as_ref().filter(|before| before.returned().is_empty()) {
+            Some(failure) => answers.find(|(delivery, answer)| *delivery >= begin && answer == failure),
+            None => answers.next_back(),
+        };
+        if let Some((delivery, answer)) = done.filter(|_| is_settled) {
+            self.played.first_done.get_or_insert_with(|| (*delivery, answer.clone()));
+        }
     }
 }

@@ -7,16 +7,22 @@ use serde_json::Value;
 
 use super::{
     Report,
-    judge::{Expected, Finding, Mistake, story_of},
+    judge::{Expected, Finding, Mistake, Off, story_of},
     play::{Played, Subject, in_turn},
+    together,
 };
-use crate::testing::{
-    fields::{self, Variant},
-    world::{Delivered, Told},
+use crate::{
+    error::ErrorKind::Declined,
+    testing::{
+        fields::{self, Variant},
+        world::{Happened, Told},
+    },
 };
 
 /// The seed in a finding about other operations. It isn't the seed of a schedule: these deliveries aren't random.
-const NO_SEED: u64 = 0;
+pub(super) const NO_SEED: u64 = 0;
+/// How many variants of the event are played concurrently with it.
+const SIBLINGS: usize = 3;
 
 /// Delivers the event of another operation, a conflicting event, and the same event with each field changed.
 pub(super) fn others(
@@ -26,15 +32,25 @@ pub(super) fn others(
     report: &mut Report,
 ) -> io::Result<()> {
     let event = subject.event.shared();
+    let mut partners: Vec<Arc<str>> = Vec::new();
     if let Some(other) = subject.event.other_one() {
         let (alone, own) = report.undisturbed(subject, other)?;
-        let expected = expected.and(&own);
-        for is_in_same_process in [true, false] {
-            let events = [(&event, "the event"), (other, "another operation")];
-            let played = in_turn(subject, &events, is_in_same_process, 0)?;
-            report.schedules += 1;
-            report.add(judge_other(&played, &alone, first, &expected));
-            report.add(judge_leak(&played, &event, other));
+        let pair = Pair::played(subject, (&event, expected), (other, &alone, &own))?;
+        report.schedules += 2;
+        report.add(pair.judge());
+        report.add(pair.judge_leak(&event, other));
+        if pair.is_ambiguous() {
+            // Whether the two operations may share a step shows only if the step's effects differ.
+            for Variant { json, .. } in fields::other_events(other) {
+                let (alone, own) = report.undisturbed(subject, &json)?;
+                let pair = Pair::played(subject, (&event, expected), (&json, &alone, &own))?;
+                report.schedules += 2;
+                report
+                    .add(pair.judge().into_iter().filter(|found| found.mistake == Mistake::Shared).collect());
+            }
+        }
+        if alone.is_done && alone.failures.is_empty() {
+            partners.push(Arc::clone(other));
         }
     }
     if let Some(conflicting) = subject.event.conflicting_one() {
@@ -44,9 +60,13 @@ pub(super) fn others(
         report.add(judge_conflict(&played, expected));
     }
     let mut fixed = FixedKeys::of(first);
-    for Variant { field, json } in fields::variants(&event) {
+    let mut siblings = Vec::new();
+    for Variant { field, json } in fields::other_events(&event) {
         let (alone, own) = report.undisturbed(subject, &json)?;
         fixed.compare(first, &alone, &field, &json);
+        if let Some(shared) = together::sibling(first, &alone) {
+            siblings.push((shared, Arc::clone(&json)));
+        }
         let answers = |played: &Played| played.first_done.as_ref().map(|(_, answer)| answer.clone());
         let is_same = !own.differs_from(expected) && answers(&alone) == answers(first);
         if !alone.is_done || is_same {
@@ -59,7 +79,7 @@ pub(super) fn others(
     }
     report.fields_left_out = fields::left_out(&event);
     // The following check can only guess whether two operations have different remote keys (keys for the remote
-    // system). Skip it if the test set an event of another operation, since `judge_other` then shows more. Also skip it
+    // system). Skip it if the test set an event of another operation, since `Pair::judge` then shows more. Also skip it
     // if some fields weren't changed, since one of them may change the remote keys.
     let may_guess = subject.event.other_one().is_none() && report.fields_left_out == 0;
     if let Some((field, json)) = fixed.variant().filter(|_| may_guess) {
@@ -68,7 +88,200 @@ pub(super) fn others(
         report.schedules += 1;
         report.add(fixed.judge(&played, field));
     }
+    siblings.sort_by_key(|(shared, _)| std::cmp::Reverse(*shared));
+    partners.extend(siblings.into_iter().map(|(_, json)| json).take(SIBLINGS));
+    if first.failures.is_empty() && first.given_up.is_empty() {
+        together::lost_updates(subject, &event, &partners, report)?;
+    }
     Ok(())
+}
+
+/// An operation, and then another one: in the same process, and in two processes.
+struct Pair<'a> {
+    same: Played,
+    apart: Played,
+    /// The effects of the first operation alone.
+    firsts: &'a Expected,
+    /// The other operation alone, and its effects.
+    alone: &'a Played,
+    own: &'a Expected,
+}
+
+impl<'a> Pair<'a> {
+    fn played(
+        subject: &Subject<'_>,
+        (event, firsts): (&Arc<str>, &'a Expected),
+        (other, alone, own): (&Arc<str>, &'a Played, &'a Expected),
+    ) -> io::Result<Self> {
+        let events = [(event, "the event"), (other, "another operation")];
+        let same = in_turn(subject, &events, true, 0)?;
+        let apart = in_turn(subject, &events, false, 0)?;
+        Ok(Self { same, apart, firsts, alone, own })
+    }
+
+    /// Finds mistakes that show whatever state the first operation left: another operation that ran under its own key
+    /// may do something else than alone.
+    fn judge(&self) -> Vec<Finding> {
+        if !self.alone.is_done {
+            return Vec::new();
+        }
+        let found = [&self.same, &self.apart].into_iter().flat_map(|played| {
+            let refused = self.refused(played);
+            let shared = self.shared(played);
+            refused.into_iter().chain(shared).chain(self.deduplicated(played)).chain(self.repeated(played))
+        });
+        found.collect()
+    }
+
+    fn has_run_alone(&self) -> bool {
+        self.alone.has_run(0)
+    }
+
+    fn refused(&self, played: &Played) -> Option<Finding> {
+        let is_memory = std::ptr::eq(played, &raw const self.same) && self.apart.is_turn_done(1);
+        let answer = played.last_answer(1);
+        let is_by_library =
+            answer.is_some_and(|answer| answer.is_refused() && !answer.is_refused_as(Declined));
+        let has_not_run = self.has_run_alone() && !played.has_run(1);
+        if played.is_turn_done(1) || !(is_memory || is_by_library || has_not_run) {
+            return None;
+        }
+        let how = answer.map_or_else(|| "no answer".to_owned(), ToString::to_string);
+        let advice = if is_by_library || has_not_run {
+            "The two operations share a key. Take the key from a field that tells them apart, such as the order's id."
+        } else {
+            "In a process of its own, the other operation succeeds. Don't keep an operation's data in the process's \
+             memory."
+        };
+        Some(found(played, Mistake::OtherRefused, format!("another operation got {how}"), advice))
+    }
+
+    /// Finds an operation that got the first one's outcome, or whose step did.
+    fn shared(&self, played: &Played) -> Option<Finding> {
+        if !played.is_turn_done(1) || !self.has_run_alone() {
+            return None;
+        }
+        let both = self.firsts.and(self.own);
+        let missing = if played.has_run(1) {
+            self.missing_of_shared_step(played)?
+        } else {
+            let (_, fewer) = both.compared(&played.effects);
+            let answer = || played.last_answer(1).map(ToString::to_string).unwrap_or_default();
+            fewer.first().map_or_else(answer, ToString::to_string)
+        };
+        Some(found(
+            played,
+            Mistake::Shared,
+            format!("another operation got the outcome of the first: {missing}"),
+            "Take the key from all fields that identify an operation, such as order and tenant, never from a default.",
+        ))
+    }
+
+    /// Whether a step of the second operation got the outcome of the first operation's step.
+    fn shares_a_step(played: &Played) -> bool {
+        let recorded = |key| played.deliveries[played.turn(0)].iter().any(|one| one.recorded.contains(key));
+        played.deliveries[played.turn(1)].iter().any(|one| one.refused.iter().any(recorded))
+    }
+
+    /// Describes an effect of the second operation that's missing because its step got the first operation's outcome.
+    /// If the first operation has the same effect, the two operations may share the step on purpose.
+    fn missing_of_shared_step(&self, played: &Played) -> Option<String> {
+        if !Self::shares_a_step(played) {
+            return None;
+        }
+        let (_, fewer) = self.own.compared(played.effects_of(1));
+        let is_missing = |off: &&Off| {
+            let happened = played.effects_of(1).filter(|effect| effect.name == off.name).count();
+            happened < self.own.times(&off.name) && !self.firsts.has(&off.name, &off.detail)
+        };
+        fewer.iter().find(is_missing).map(ToString::to_string)
+    }
+
+    /// Whether the two operations share a step, and nothing shows that this is a mistake.
+    fn is_ambiguous(&self) -> bool {
+        let is_missing = |played: &Played| {
+            let (_, fewer) = self.own.compared(played.effects_of(1));
+            Self::shares_a_step(played) && !fewer.is_empty()
+        };
+        self.alone.is_done && is_missing(&self.apart) && self.judge().is_empty()
+    }
+
+    /// Finds an effect of the second operation that the remote system took for the first operation's effect.
+    fn deduplicated(&self, played: &Played) -> Option<Finding> {
+        let (firsts, seconds) = (played.turn(0), played.turn(1));
+        let effect = played.trace.iter().find_map(|told| {
+            let Told::Deduplicated { delivery, effect, .. } = told else { return None };
+            let effect = played.effects.get(*effect)?;
+            (seconds.contains(delivery) && firsts.contains(&effect.delivery)).then_some(effect)
+        })?;
+        let (name, key) = (&effect.name, effect.key.as_deref().unwrap_or_default());
+        Some(found(
+            played,
+            Mistake::Shared,
+            format!(
+                "`{name}` didn't happen for another operation: the remote system knows the key `{key}` from the first \
+                 operation"
+            ),
+            "Give the remote system `current()…derive_key(…)`, which differs for each operation.",
+        ))
+    }
+
+    /// Finds an effect of the first operation that the second one repeats.
+    fn repeated(&self, played: &Played) -> Option<Finding> {
+        let times = |played: &Played, name: &str| played.effects_of(1).filter(|one| one.name == name).count();
+        let effect = played.effects_of(1).find(|effect| {
+            let happened = times(played, &effect.name);
+            let is_memory = std::ptr::eq(played, &raw const self.same)
+                && self.apart.is_turn_done(1)
+                && times(&self.apart, &effect.name) == self.own.times(&effect.name);
+            let is_of_first = !effect.is_staged()
+                && self.firsts.has(&effect.name, effect.what())
+                && !self.own.has(&effect.name, effect.what());
+            happened > self.own.times(&effect.name) && (is_memory || is_of_first)
+        })?;
+        let off = Off {
+            name: effect.name.clone(),
+            detail: effect.what().to_owned(),
+            happened: times(played, &effect.name),
+            expected: self.own.times(&effect.name),
+        };
+        Some(found(
+            played,
+            Mistake::Repeated,
+            format!("after the first operation, another one had an effect too often: {off}"),
+            "Don't keep an operation's data in the process's memory: the next operation sees it.",
+        ))
+    }
+
+    /// Finds a value that only the first operation's event has, but that an effect of the second operation contains,
+    /// although the value doesn't come from a state that the operations share.
+    fn judge_leak(&self, event: &Arc<str>, other: &Arc<str>) -> Vec<Finding> {
+        let (own, others) = (texts(event), texts(other));
+        let is_only_in_first =
+            |text: &&String| text.len() >= 4 && !other.contains(text.as_str()) && !others.contains(*text);
+        let user = |played: &Played, nth: usize, text: &str| {
+            let contains = |effect: &&Happened| effect.detail.contains(text);
+            played.effects_of(nth).find(contains).map(|effect| effect.name.clone())
+        };
+        let leaked = own.iter().filter(is_only_in_first).find_map(|text| {
+            let name = user(&self.same, 1, text).filter(|_| user(&self.same, 0, text).is_some())?;
+            let is_static = user(self.alone, 0, text).is_some();
+            (is_static || user(&self.apart, 1, text).is_none()).then(|| (text.clone(), name))
+        });
+        let Some((text, name)) = leaked else { return Vec::new() };
+        vec![found(
+            &self.same,
+            Mistake::Shared,
+            format!(
+                "`{name}` of another operation contains `{text}`, which only the first operation's event has"
+            ),
+            "Don't keep an operation's data in a static or in a field of the service: the next operation sees it.",
+        )]
+    }
+}
+
+fn found(played: &Played, mistake: Mistake, what: String, advice: &str) -> Finding {
+    Finding { mistake, what, advice: advice.to_owned(), story: story_of(played), seed: NO_SEED }
 }
 
 /// The effects whose remote key stayed the same for every changed event.
@@ -113,10 +326,11 @@ impl FixedKeys {
     /// Finds an effect of the variant that the remote system took for the first event's effect.
     fn judge(&self, played: &Played, field: &str) -> Vec<Finding> {
         let lost = played.trace.iter().find_map(|told| {
-            let Told::Deduplicated { delivery: 1, effect, .. } = told else { return None };
+            let Told::Deduplicated { delivery, effect, .. } = told else { return None };
             let effect = played.effects.get(*effect)?;
             let key = effect.key.clone()?;
-            (effect.delivery == 0 && self.effects.contains(&(effect.name.clone(), key.clone())))
+            let is_second = played.turn(1).contains(delivery) && played.turn(0).contains(&effect.delivery);
+            (is_second && self.effects.contains(&(effect.name.clone(), key.clone())))
                 .then(|| (effect.name.clone(), key))
         });
         let Some((name, key)) = lost else { return Vec::new() };
@@ -141,78 +355,6 @@ fn keyed(played: &Played) -> BTreeSet<(String, String)> {
     played.effects.iter().filter_map(|effect| Some((effect.name.clone(), effect.key.clone()?))).collect()
 }
 
-/// Returns the last delivery's answer, if it reports the whole operation as done.
-fn last_done(played: &Played) -> Option<&crate::testing::function::Answer> {
-    let (delivery, answer) = played.answers.last()?;
-    let is_last = *delivery + 1 == played.deliveries.len();
-    (is_last && answer.is_whole()).then_some(answer)
-}
-
-fn judge_other(played: &Played, alone: &Played, first: &Played, expected: &Expected) -> Vec<Finding> {
-    let finding = |mistake, what: String, advice: &str| {
-        vec![Finding { mistake, what, advice: advice.to_owned(), story: story_of(played), seed: NO_SEED }]
-    };
-    if !alone.is_done {
-        return Vec::new();
-    }
-    let Some(answer) = last_done(played) else {
-        let how =
-            played.answers.last().map_or_else(|| "no answer".to_owned(), |(_, answer)| answer.to_string());
-        return finding(
-            Mistake::OtherRefused,
-            format!("another operation got {how}"),
-            "The two operations share a key. Take the key from a field that tells them apart, such as the order's id.",
-        );
-    };
-    let (more, fewer) = expected.compared(&played.effects);
-    if let Some(off) = fewer.first() {
-        return finding(
-            Mistake::Shared,
-            format!("another operation got the outcome of the first: {off}"),
-            "Take the key from all fields that identify an operation, such as order and tenant, never from a default.",
-        );
-    }
-    if let Some(off) = more.first() {
-        return finding(
-            Mistake::Repeated,
-            format!("the first operation and another one together had an effect too often: {off}"),
-            "Don't keep an operation's data in the process's memory: the next operation sees it.",
-        );
-    }
-    let own = alone.first_done.as_ref().map(|(_, answer)| answer);
-    let firsts = first.first_done.as_ref().map(|(_, answer)| answer);
-    if own != firsts && Some(answer) == firsts {
-        return finding(
-            Mistake::Shared,
-            format!("another operation got the answer of the first: {answer}"),
-            "Take the key from every field that identifies an operation.",
-        );
-    }
-    Vec::new()
-}
-
-/// Finds a value that only the first operation's event has, but that an effect of the second operation contains.
-fn judge_leak(played: &Played, event: &Arc<str>, other: &Arc<str>) -> Vec<Finding> {
-    let (own, others) = (texts(event), texts(other));
-    let is_only_in_first =
-        |text: &&String| text.len() >= 4 && !other.contains(text.as_str()) && !others.contains(*text);
-    let of = |delivery: usize| played.effects.iter().filter(move |effect| effect.delivery == delivery);
-    let leaked = own.iter().filter(is_only_in_first).find_map(|text| {
-        let is_used = of(0).any(|effect| effect.detail.contains(text.as_str()));
-        let effect = of(1).find(|effect| effect.detail.contains(text.as_str()))?;
-        is_used.then(|| (text.clone(), effect.name.clone()))
-    });
-    let Some((text, name)) = leaked else { return Vec::new() };
-    vec![Finding {
-        mistake: Mistake::Shared,
-        what: format!("`{name}` of another operation contains `{text}`, which only the first operation's event has"),
-        advice: "Don't keep an operation's data in a static or in a field of the service: the next operation sees it."
-            .to_owned(),
-        story: story_of(played),
-        seed: NO_SEED,
-    }]
-}
-
 /// Returns every string in an event, also from JSON inside strings.
 fn texts(json: &str) -> BTreeSet<String> {
     fn collect(value: &Value, texts: &mut BTreeSet<String>) {
@@ -234,7 +376,7 @@ fn texts(json: &str) -> BTreeSet<String> {
 }
 
 fn judge_conflict(played: &Played, expected: &Expected) -> Vec<Finding> {
-    if last_done(played).is_none() {
+    if !played.is_turn_done(1) || !played.failures.is_empty() {
         return Vec::new();
     }
     let (more, _) = expected.compared(&played.effects);
@@ -255,12 +397,11 @@ fn judge_conflict(played: &Played, expected: &Expected) -> Vec<Finding> {
 }
 
 fn judge_variant(played: &Played, expected: &Expected, own: &Expected, field: &str) -> Vec<Finding> {
-    if last_done(played).is_none() {
+    if !played.is_turn_done(1) {
         return Vec::new();
     }
     let (_, fewer) = expected.and(own).compared(&played.effects);
-    let has_run = played.deliveries.last().is_some_and(Delivered::shows_run);
-    if has_run || (fewer.is_empty() && own.differs_from(expected)) {
+    if played.has_run(1) || (fewer.is_empty() && own.differs_from(expected)) {
         return Vec::new();
     }
     let missing = fewer.first().map(|off| format!(": {off}")).unwrap_or_default();

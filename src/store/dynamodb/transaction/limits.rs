@@ -111,18 +111,45 @@ pub(super) fn described_text(item: &TransactWriteItem) -> String {
     format!("{kind} on table `{table}`")
 }
 
-/// Describes a write: first its kind and table, then all its attributes in a stable order.
+/// A write, as a test shows it.
 #[cfg(feature = "testing")]
-pub(super) fn described_whole(item: &TransactWriteItem) -> (String, String) {
-    let Some(Parts { kind, table, item: attributes, .. }) = parts(item) else { return Default::default() };
+#[derive(Debug, Default)]
+pub(crate) struct DescribedWrite {
+    /// Its kind and table.
+    pub(crate) name: String,
+    /// The item's key; empty for a put, whose key attributes only the table knows.
+    pub(crate) item: String,
+    /// All its attributes in a stable order.
+    pub(crate) detail: String,
+    /// Its condition, with its placeholders; empty if it has none.
+    pub(crate) condition: String,
+}
+
+/// Describes a write for a test.
+#[cfg(feature = "testing")]
+pub(super) fn described_whole(item: &TransactWriteItem) -> DescribedWrite {
+    let Some(Parts { kind, table, item: attributes, is_put }) = parts(item) else {
+        return Default::default();
+    };
     let sorted: std::collections::BTreeMap<_, _> = attributes.iter().collect();
-    let mut detail = format!("{sorted:?}");
+    let (shown, mut detail) = (format!("{sorted:?}"), format!("{sorted:?}"));
     if let Some(update) = item.update() {
         let values: std::collections::BTreeMap<_, _> =
             update.expression_attribute_values().into_iter().flatten().collect();
         detail.push_str(&format!(" {} {values:?}", update.update_expression()));
     }
-    (format!("{kind} {table}"), detail)
+    let conditions = [
+        item.put().and_then(|put| put.condition_expression()),
+        item.update().and_then(|update| update.condition_expression()),
+        item.delete().and_then(|delete| delete.condition_expression()),
+        item.condition_check().map(|check| check.condition_expression()),
+    ];
+    DescribedWrite {
+        name: format!("{kind} {table}"),
+        item: if is_put { String::new() } else { shown },
+        detail,
+        condition: conditions.into_iter().flatten().collect(),
+    }
 }
 
 fn named(place: usize, write: &Parts<'_>) -> String {
@@ -387,8 +414,8 @@ mod tests {
     #[test]
     fn described_writes_have_their_details() {
         let described = Transaction::new().put(put("orders", text("1"))).described();
-        let [(what, detail)] = &described[..] else { panic!("{described:?}") };
-        assert_eq!(what, "put orders");
+        let [DescribedWrite { name, detail, .. }] = &described[..] else { panic!("{described:?}") };
+        assert_eq!(name, "put orders");
         assert!(detail.contains("red") && detail.contains("\"1\""), "{detail}");
     }
 
