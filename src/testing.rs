@@ -60,7 +60,9 @@
 //! once more.
 //!
 //! At the end, [`survive()`] delivers the event set by [`Event::other`], and the sample event with one field changed,
-//! for each of its first 80 fields. Without [`Event::other`], it can only guess whether two operations send different
+//! for each of its first 80 fields. If AWS sets a field, such as a time, the field stays. A change of a record's content
+//! changes the record's id too. Another operation may do something else after the first one than alone: only what holds
+//! for every right handler counts as a mistake. Then two operations run concurrently. Without [`Event::other`], it can only guess whether two operations send different
 //! keys to a remote system: it reports a remote key that stays the same whichever field changes. If the function is
 //! safe, the report still says whether [`Event::other`] was missing, and whether some fields weren't changed.
 //!
@@ -77,6 +79,7 @@
 //! | [`Mistake::Shared`] | two operations share an outcome or a remote key, or two steps of one operation share a key |
 //! | [`Mistake::OtherRefused`] | another operation is refused |
 //! | [`Mistake::ConflictAccepted`] | the same key with different content is accepted |
+//! | [`Mistake::UpdateLost`] | two concurrent operations leave a state that they leave in neither order, in the items of a [`Transaction`] or in writes staged for DynamoDB |
 //!
 //! Under at-most-once, an operation may end without success: its outcome is unknown, or its failure is recorded.
 //! [`survive()`] then accepts that the function refuses every retry. A handler may have several operations. If all its
@@ -93,6 +96,7 @@
 mod arrival;
 mod bench;
 mod delivery;
+mod effect;
 mod event;
 mod fault;
 mod fields;

@@ -278,6 +278,15 @@ impl Answer {
         !self.kinds.is_empty() || self.code().is_some_and(|code| is_code_of(&code))
     }
 
+    /// Whether this library refused because of something that may pass: another delivery, another operation's content,
+    /// or the store.
+    pub(super) fn is_refused_for_now(&self) -> bool {
+        let is_lasting = |kind: &ErrorKind| {
+            matches!(kind, ErrorKind::MissingKey | ErrorKind::InvalidKey | ErrorKind::Invalid)
+        };
+        !self.kinds.iter().all(is_lasting)
+    }
+
     /// Whether the answer has a text of its own. A batch's answer only lists the failed records.
     pub(super) fn is_telling(&self) -> bool {
         let body = self.body();

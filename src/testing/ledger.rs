@@ -3,10 +3,11 @@
 use std::{fmt, future::pending, sync::Arc};
 
 use super::{
+    effect::{Happened, Origin},
     fault::Fault,
     point::Point,
     store::delay,
-    world::{Happened, Origin, World},
+    world::World,
 };
 
 /// Records the effects of the function under test. A fake gateway, mailer or table in the test writes into it.

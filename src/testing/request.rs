@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use super::world::{Guard, Origin};
+use super::effect::{Guard, Origin};
 use crate::{
     key::StoredKey,
     outcome::Outcome,
@@ -109,7 +109,7 @@ fn guard(condition: &str, is_own: bool) -> Guard {
 
 #[cfg(all(test, feature = "dynamodb"))]
 mod tests {
-    use super::*;
+    use super::{Guard, guard};
 
     #[test]
     fn conditions_protect_more_or_less() {

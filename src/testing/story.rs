@@ -1,8 +1,9 @@
 //! The story of a test, line by line.
 
 use super::{
+    effect::Happened,
     point::Call,
-    world::{Delivered, Happened, Told},
+    world::{Delivered, Told},
 };
 
 /// Returns one line for each event of the test.

@@ -116,6 +116,7 @@ impl Survival {
             singles: 0,
             left_out: 0,
             fields_left_out: 0,
+            poison: 0,
             has_no_other: false,
             untyped: None,
             points: Vec::new(),
@@ -129,6 +130,7 @@ impl Survival {
         }
         subject.fails_like(&first);
         let subject = &*subject;
+        report.poison = first.given_up.len();
         report.points = points_of(&first);
         let (singles, points) = (singles(&report.points), report.points.len());
         let plan_of = |seed: u64| match usize::try_from(seed).ok().and_then(|nth| singles.get(nth)) {
@@ -180,6 +182,8 @@ pub struct Report {
     left_out: u64,
     /// How many of the event's fields weren't changed.
     fields_left_out: usize,
+    /// How many of the batch's records fail in every delivery.
+    poison: usize,
     /// Whether the test set no event of another operation.
     has_no_other: bool,
     /// The type of the first error that passed on a refusal as a text; see [`Answer::untyped`](super::Answer).
@@ -236,8 +240,14 @@ impl Report {
 impl Report {
     /// Writes a report that has no findings, and says what `survive` left out.
     fn fmt_safe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { schedules, singles, left_out, fields_left_out, .. } = self;
+        let Self { schedules, singles, left_out, fields_left_out, poison, .. } = self;
         write!(f, "{schedules} schedules: every operation happened once, and its recorded answers agree")?;
+        if *poison > 0 {
+            write!(
+                f,
+                ". But {poison} of the batch's records failed in every delivery: their source gives up on them"
+            )?;
+        }
         if *left_out > 0 {
             write!(
                 f,

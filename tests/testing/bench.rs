@@ -1,13 +1,20 @@
 //! The bench: its reports of deliveries, the record states that a test can set up, and staged writes.
 
-use std::{panic::catch_unwind, time::Duration};
+use std::{
+    collections::BTreeSet,
+    panic::catch_unwind,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use lambda_idempotency::{
     ErrorKind, Idempotency, Key,
+    metrics::Metric,
     settings::Mode,
     staging,
-    testing::{Bench, Call, Declined, Event, Fault, Function, Given, Point, Transaction, survive},
+    testing::{Bench, Call, Declined, Event, Fault, Function, Given, Point, Survival, Transaction, survive},
 };
+use metrics::{Counter, Gauge, Histogram, KeyName, Metadata, Recorder, SharedString, Unit};
 use serde_json::Value;
 
 use super::{DEARER, Error, ORDER, OTHER, function_of, pay, safe};
@@ -288,4 +295,90 @@ fn refusals_keep_their_types() {
         report.assert_safe();
         assert_eq!(report.to_string().contains("no caller can match"), how == "a text", "{report}");
     }
+}
+
+/// The names of the counters that were counted.
+#[derive(Debug, Default)]
+struct Counted(Mutex<BTreeSet<String>>);
+
+impl Recorder for Counted {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, name: &metrics::Key, _: &Metadata<'_>) -> Counter {
+        self.0.lock().unwrap().insert(name.name().to_owned());
+        Counter::noop()
+    }
+
+    fn register_gauge(&self, _: &metrics::Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, _: &metrics::Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+#[test]
+fn local_recorder_sees_the_deliveries_metrics() {
+    let (bench, event) = (Bench::new(), Event::json(ORDER));
+    let mut function = safe(&bench);
+    let counted = |work: &mut dyn FnMut()| {
+        let counted = Counted::default();
+        metrics::with_local_recorder(&counted, work);
+        counted.0.into_inner().unwrap()
+    };
+    let first = counted(&mut || drop(bench.deliver(&mut function, &event)));
+    assert!(first.contains(Metric::Executed.name()) && !first.contains(Metric::Replayed.name()), "{first:?}");
+    let again = counted(&mut || drop(bench.deliver(&mut function, &event.retried(1))));
+    assert!(again.contains(Metric::Replayed.name()), "{again:?}");
+    let schedules = counted(&mut || Survival::new().schedules(20).play(safe, &event).assert_safe());
+    assert!(schedules.contains(Metric::Executed.name()), "{schedules:?}");
+}
+
+/// Books a hotel, a flight and a car, each in its own step and without a remote key.
+fn booking(bench: &Bench) -> Function {
+    let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+    Function::new(move |trip: Value| {
+        let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+        async move {
+            for step in ["hotel", "flight", "car"] {
+                let key = Key::new(trip["id"].as_str().unwrap_or_default())?;
+                let book = || async { ledger.call(step, None, "").await };
+                let _: String = idempotency.operation(step)?.run(key, &trip, book).await?;
+            }
+            Ok::<_, Error>("booked")
+        }
+    })
+}
+
+#[test]
+fn later_occurrences_of_a_point_are_hit() {
+    let (bench, event) = (Bench::new(), Event::json(ORDER));
+    bench.fault_at_nth(Point::AfterEffect, 2, Fault::Die);
+    bench.deliver(&mut booking(&bench), &event).assert_died();
+    bench.ledger().assert_count("hotel", 1);
+    bench.ledger().assert_count("flight", 1);
+    bench.ledger().assert_count("car", 0);
+    let next = bench.process();
+    next.advance_past_leases();
+    next.fault_at_nth(Point::Before(Call::Complete), 2, Fault::Throttle);
+    next.deliver(&mut booking(&next), &event).assert_ran();
+    bench.ledger().assert_count("hotel", 1);
+    bench.ledger().assert_count("flight", 2);
+    bench.ledger().assert_count("car", 1);
+}
+
+#[test]
+fn processes_share_a_fakes_state() {
+    type Charges = Mutex<Vec<String>>;
+    let bench = Bench::new();
+    let (one, another) = (bench.shared::<Charges>(), bench.process().shared::<Charges>());
+    one.lock().unwrap().push("order-17".to_owned());
+    assert_eq!(*another.lock().unwrap(), ["order-17"]);
+    assert!(Bench::new().shared::<Charges>().lock().unwrap().is_empty());
+    let _: Arc<Mutex<u64>> = bench.shared();
 }

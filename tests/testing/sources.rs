@@ -133,6 +133,61 @@ fn events_of_every_source_are_replayed() {
     }
 }
 
+/// The ids come from the content and the place, so a redelivery keeps them.
+#[test]
+fn ids_differ_with_the_content() {
+    let ids = |event: &Event| -> Vec<String> {
+        let json: Value = serde_json::from_str(event.text()).unwrap();
+        let of = |record: &Value| {
+            let fields = [
+                "/messageId",
+                "/attributes/SequenceNumber",
+                "/kinesis/sequenceNumber",
+                "/dynamodb/SequenceNumber",
+                "/eventID",
+                "/Sns/MessageId",
+                "/s3/object/sequencer",
+                "/id",
+                "/requestContext/requestId",
+            ];
+            let found = fields.iter().filter_map(|field| record.pointer(field)?.as_str());
+            found.map(str::to_owned).collect::<Vec<_>>()
+        };
+        match json["Records"].as_array() {
+            Some(records) => records.iter().flat_map(of).collect(),
+            None => of(&json),
+        }
+    };
+    let event_of = |content: &str| {
+        let item = json!({ "id": { "S": content } });
+        [
+            Event::sqs("orders", [content, content]),
+            Event::fifo("orders.fifo", "customer-1", [content, content]),
+            Event::kinesis("orders", [("customer-1", content), ("customer-1", content)]),
+            Event::dynamodb_stream("orders", &["id"], [item.clone(), item]),
+            Event::event_bridge("shop", "OrderPlaced", &json!({ "id": content })),
+            Event::schedule(content, "2026-11-20T09:00:00Z"),
+            Event::sns("orders", content),
+            Event::s3("uploads", content),
+            Event::request(FrontEnd::HttpApi, "POST", "/payments").body(content).event(),
+        ]
+    };
+    for (one, other) in event_of("one").iter().zip(&event_of("other")) {
+        let (mut all, before) = (ids(one), ids(one).len());
+        if !one.text().contains("requestContext") {
+            assert_eq!(ids(&one.retried(1)), all, "{one:?}");
+        }
+        assert!(before > 0, "{one:?}");
+        all.extend(ids(other));
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 2 * before, "{one:?}");
+    }
+    // A later record has a higher number.
+    let fifo = ids(&Event::fifo("orders.fifo", "customer-1", ["b", "a", "c"]));
+    assert!(fifo[1] < fifo[3] && fifo[3] < fifo[5], "{fifo:?}");
+}
+
 #[test]
 fn stream_handlers_survive() {
     let kinesis = |bench: &Bench| {

@@ -7,6 +7,7 @@ use std::sync::{
 
 use lambda_idempotency::{
     Begun, ErrorKind, Failure, Fingerprint, Idempotency, Key, RunError, Settled, current,
+    lambda::batch::SqsMessage,
     settings::{Execution, Recording},
     testing::{Bench, Changes, Event, Function, Ledger, Mistake, Survival, key_of, survive},
 };
@@ -413,4 +414,110 @@ fn results_that_read_differently_are_found() {
     let report = survive(vague, &Event::json(ORDER));
     let found = report.findings().iter().find(|found| found.mistake == Mistake::AnswersDiffer);
     assert!(found.is_some_and(|found| found.what.contains("Option<()>")), "{report}");
+}
+
+/// Returns a worker that charges, and may delete its message by hand.
+fn worker(bench: &Bench, deletes: bool) -> Function {
+    let ledger = bench.ledger();
+    let handle = move |message: SqsMessage| {
+        let ledger = ledger.clone();
+        async move {
+            let order: Value = message.json()?;
+            if order["cents"] == 0 {
+                return Err("there's nothing to pay".into());
+            }
+            let receipt = charge_with_key(&ledger, &order).await.map_err(Failure::transient)?;
+            if deletes {
+                ledger.record("delete message", message.receipt_handle());
+            }
+            Ok(receipt)
+        }
+    };
+    Function::lambda::<_, Box<serde_json::value::RawValue>>(
+        bench.idempotency().sqs(|message| Key::from_json(message, "/id"), handle),
+    )
+}
+
+#[test]
+fn story_repeats_only_the_same_effect() {
+    let dearer = r#"{"id":"order-18","cents":990}"#;
+    let event = Event::sqs("orders", [ORDER, dearer]);
+    let bench = Bench::new();
+    let panic = std::panic::catch_unwind(|| {
+        bench.deliver(&mut worker(&bench, false), &event).assert_replayed();
+    });
+    let story = *panic.unwrap_err().downcast::<String>().unwrap();
+    assert!(story.contains("`charge` happened: 990") && !story.contains("AGAIN"), "{story}");
+    let again = survive(unsafe_one, &order()).to_string();
+    assert!(again.contains("`charge` happened AGAIN: 1250"), "{again}");
+}
+
+#[test]
+fn failing_records_are_poison() {
+    let free = r#"{"id":"order-20","cents":0}"#;
+    let make = |bench: &Bench| worker(bench, false);
+    let report = survive(make, &Event::sqs("orders", [free, ORDER]));
+    report.assert_safe();
+    assert!(report.to_string().contains("1 of the batch's records failed in every delivery"), "{report}");
+    let only = Event::sqs("orders", [free]);
+    survive(make, &only.clone().poison(0)).assert_safe();
+    let report = survive(make, &only).to_string();
+    assert!(report.contains("needs an event that this function can handle"), "{report}");
+    assert!(report.contains("`Event::poison`") && !report.contains("isn't safe to retry"), "{report}");
+}
+
+/// Returns a function that charges only in its first attempt.
+fn only_at_first(bench: &Bench) -> Function {
+    let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+    Function::new(move |order: Value| {
+        let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+        async move {
+            let charge = || async {
+                if current().ok_or("not protected")?.attempt() == 1 {
+                    charge_with_key(&ledger, &order).await?;
+                }
+                Ok::<_, super::Error>("paid".to_owned())
+            };
+            let key = Key::new(order["id"].as_str().unwrap_or_default())?;
+            Ok::<String, super::Error>(idempotency.operation("pay")?.run(key, &order, charge).await?)
+        }
+    })
+}
+
+/// Returns a function that records its effect, and doesn't call a remote system.
+fn recording(bench: &Bench) -> Function {
+    let (idempotency, ledger) = (bench.idempotency(), bench.ledger());
+    Function::new(move |order: Value| {
+        let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
+        async move {
+            let write = || async {
+                ledger.record("write a row", &order["cents"]);
+                Ok::<_, super::Error>("written".to_owned())
+            };
+            let key = Key::new(order["id"].as_str().unwrap_or_default())?;
+            Ok::<String, super::Error>(idempotency.operation("write")?.run(key, &order, write).await?)
+        }
+    })
+}
+
+#[test]
+fn advice_fits_the_mistake() {
+    let advice = |report: &lambda_idempotency::testing::Report, mistake: Mistake| {
+        let found = report.findings().iter().find(|found| found.mistake == mistake);
+        found.unwrap_or_else(|| panic!("{report}")).advice.clone()
+    };
+    let by_hand = survive(|bench| worker(bench, true), &Event::sqs("orders", [ORDER]));
+    for mistake in [Mistake::Repeated, Mistake::Missing] {
+        assert!(advice(&by_hand, mistake).contains("Don't delete a message in the handler"), "{by_hand}");
+    }
+    let at_first = advice(&survive(only_at_first, &order()), Mistake::Missing);
+    assert!(
+        at_first.contains("neither `attempt() == 1`") && at_first.contains("in every attempt"),
+        "{at_first}"
+    );
+    let recorded = advice(&survive(recording, &order()), Mistake::Repeated);
+    assert!(
+        recorded.starts_with("An attempt may end between an effect and its record")
+            && recorded.contains("Stage the write")
+    );
 }

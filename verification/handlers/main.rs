@@ -79,7 +79,7 @@ fn lost_updates_are_caught() {
     println!("{}", drive::table(&rows));
     for row in &rows {
         let mistakes: Vec<_> = row.report.findings().iter().map(|finding| finding.mistake).collect();
-        assert_eq!(mistakes, [Mistake::LostUpdate], "{}: {}", row.name, row.report);
+        assert_eq!(mistakes, [Mistake::UpdateLost], "{}: {}", row.name, row.report);
     }
 }
 

@@ -5,14 +5,18 @@ use std::{collections::BTreeMap, fmt};
 use super::play::Played;
 use crate::error::ErrorKind::{InProgress, Mismatch};
 use crate::testing::{
+    effect::{Happened, Origin},
     event::{ids_of, is_of_queue},
     fault::Fault,
     function::Answer,
     ledger::count,
     point::{Call, Point},
     story,
-    world::{Happened, Origin, Told},
+    world::Told,
 };
+
+/// The seed in a finding about other operations. It isn't the seed of a schedule: these deliveries aren't random.
+pub(super) const NO_SEED: u64 = 0;
 
 /// The kind of a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,7 +42,7 @@ pub enum Mistake {
     /// The same key with different content isn't refused.
     ConflictAccepted,
     /// Two concurrent operations read the same state, and one of them overwrote what the other one had written.
-    LostUpdate,
+    UpdateLost,
 }
 
 impl Mistake {
@@ -54,7 +58,7 @@ impl Mistake {
             Self::Shared => "outcome shared",
             Self::OtherRefused => "other operation refused",
             Self::ConflictAccepted => "conflict accepted",
-            Self::LostUpdate => "update lost",
+            Self::UpdateLost => "update lost",
         }
     }
 }
@@ -206,7 +210,11 @@ pub(super) fn judge(played: &Played, expected: &Expected, event: &str, seed: u64
         add(Mistake::Repeated, off.to_string(), advice_for_repeated(played, &off.name, event));
     }
     if let (true, Some(off)) = (played.is_done, fewer.first()) {
-        add(Mistake::Missing, format!("answered as done, but {off}"), advice_for_missing(played, &off.name));
+        add(
+            Mistake::Missing,
+            format!("answered as done, but {off}"),
+            advice_for_missing(played, &off.name, event),
+        );
     }
     if let Some(what) = sent_otherwise(played).filter(|_| played.is_done && expected.has_details) {
         add(
@@ -370,7 +378,7 @@ pub(super) fn story_of(played: &Played) -> Vec<String> {
     story::told(&played.trace, &played.effects, &played.deliveries)
 }
 
-fn is_batch(event: &str) -> bool {
+pub(super) fn is_batch(event: &str) -> bool {
     !ids_of(event).is_empty()
 }
 
@@ -386,15 +394,16 @@ fn deletes_message(effect: &Happened, event: &str) -> bool {
         && (names_message() || ["message", "sqs", "queue", "receipt"].iter().any(|word| name.contains(word)))
 }
 
+const BY_HAND: &str = "Don't delete a message in the handler: if the process dies before the outcome is recorded, the message is \
+    lost. Return `Ok`, and Lambda deletes the message; return an error, and the message comes back \
+    (`ReportBatchItemFailures`).";
+
 fn advice_for_repeated(played: &Played, name: &str, event: &str) -> String {
     let all: Vec<&Happened> = played.effects.iter().filter(|effect| effect.name == name).collect();
     let (Some(first), Some(last)) = (all.first(), all.last()) else { return String::new() };
     let keys = |effect: &Happened| &played.deliveries[effect.delivery].keys;
     if deletes_message(last, event) {
-        return "Don't delete a message in the handler: if the process dies before the outcome is recorded, the message \
-                is lost. Return `Ok`, and Lambda deletes the message; return an error, and the message comes back \
-                (`ReportBatchItemFailures`)."
-            .to_owned();
+        return BY_HAND.to_owned();
     }
     if all.len() < 2 {
         return "This effect doesn't happen in an undisturbed delivery. If it undoes another effect, such as a \
@@ -440,7 +449,10 @@ fn advice_for_repeated(played: &Played, name: &str, event: &str) -> String {
     )
 }
 
-fn advice_for_missing(played: &Played, name: &str) -> String {
+fn advice_for_missing(played: &Played, name: &str, event: &str) -> String {
+    if played.effects.iter().any(|effect| effect.name == name && deletes_message(effect, event)) {
+        return BY_HAND.to_owned();
+    }
     let faults = || {
         played.trace.iter().filter_map(|told| match told {
             Told::Fault { delivery, point, fault, .. } => Some((*delivery, *point, *fault)),
@@ -466,7 +478,9 @@ fn advice_for_missing(played: &Played, name: &str) -> String {
         Told::Wrote { delivery, call: Call::Complete | Call::Conclude } => Some(*delivery),
         _ => None,
     });
-    if let Some(done) = done.filter(|done| claimed_again(*done) && !has_failed(*done)) {
+    if let Some(done) =
+        done.filter(|done| ids_of(event).len() < 2 && claimed_again(*done) && !has_failed(*done))
+    {
         return format!(
             "Delivery {} was a later attempt, and skipped `{name}`. An earlier attempt had begun, but may have ended \
              before the effect: neither `attempt() == 1`, `is_takeover()` nor the process's memory says whether it \

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
     sync::Arc,
     time::Duration,
 };
@@ -10,11 +11,12 @@ use super::plan::{Plan, Step};
 use crate::{
     testing::{
         bench::{BEYOND_LEASES, Bench},
+        effect::Happened,
         event::{Event, ids_of, is_of_queue, with_records},
         fault::Fault,
         function::{Answer, Function},
         stage::{How, Stage},
-        world::{Delivered, Happened, Orders, Told, World, inside},
+        world::{Delivered, Orders, Told, World, inside},
     },
     time::VirtualTime,
 };
@@ -131,12 +133,16 @@ struct Scene<'a> {
     /// The ids of the records that fail in every delivery, and how often each record has failed.
     poison: BTreeSet<String>,
     failed: BTreeMap<String, usize>,
+    /// The ids of the event's records on which its source has given up.
+    given_up: BTreeSet<String>,
     nth: usize,
     pausing: Vec<usize>,
     /// The next delivery pauses after this many polls.
     pause_after: Option<usize>,
     /// The text of the last delivery.
     delivered: Arc<str>,
+    /// Whether the source gives up on a record although nothing was recorded that says so.
+    guessed: bool,
 }
 
 /// Runs `script` in its own [`World`], and returns the deliveries, answers and effects.
@@ -159,10 +165,12 @@ fn in_a_world<'a>(
                 open: None,
                 poison: subject.event.ids_at(&subject.poison),
                 failed: BTreeMap::new(),
+                given_up: BTreeSet::new(),
                 nth: 0,
                 pausing: Vec::new(),
                 pause_after: None,
                 delivered: subject.event.shared(),
+                guessed: false,
             };
             script(&mut scene).await;
             let mut state = world.state();
@@ -329,13 +337,15 @@ impl Scene<'_> {
 
     /// Delivers the event until the operation is done, as its source would.
     async fn finish(&mut self) {
-        for attempt in 0..MORE {
+        // Each record on which the source gives up may take some more deliveries.
+        let more = RECEIVES * self.subject.poison.len();
+        for attempt in 0..MORE.saturating_add(u32::try_from(more).unwrap_or_default()) {
             let is_unknown =
                 self.played.answers.last().is_some_and(|(_, answer)| answer.is_unknown_outcome());
             if self.played.is_done || is_unknown {
                 return;
             }
-            let left = self.stage.until_stale(BEYOND_LEASES * 4_u32.pow(attempt));
+            let left = self.stage.until_stale(BEYOND_LEASES * 4_u32.pow(attempt.min(MORE)));
             self.stage.wait(left).await;
             self.next(Vec::new(), false).await;
         }
@@ -345,7 +355,7 @@ impl Scene<'_> {
     async fn next(&mut self, orders: Vec<Orders>, is_in_same_process: bool) -> (usize, How) {
         let event = self.subject.event.retried(self.nth);
         let event = match &self.open {
-            Some(open) if !self.played.is_done => with_records(&event.shared(), open, &self.played.given_up),
+            Some(open) if !self.played.is_done => with_records(&event.shared(), open, &self.given_up),
             // The source has given up on these records, so it doesn't deliver them again.
             _ if self.played.is_done && !self.poison.is_empty() => {
                 with_records(&event.shared(), &ids_of(event.text()), &self.poison)
@@ -390,11 +400,18 @@ impl Scene<'_> {
         let How::Answered(answer) = how else { return };
         let is_failure = self.subject.is_failure(&answer);
         if answer.is_done() {
-            for id in answer.returned() {
-                *self.failed.entry(id).or_default() += 1;
+            let mut given_up = Vec::new();
+            // Only a failure of the record itself counts, and not a fault or a refusal in this delivery.
+            let has_fault = |told: &Told| matches!(told, Told::Fault { delivery: of, .. } if *of == delivery);
+            if !answer.is_refused_for_now() && !self.stage.world.state().trace.iter().any(has_fault) {
+                for id in self.failed_first(&answer) {
+                    let failed = self.failed.entry(id.clone()).or_default();
+                    *failed += 1;
+                    if *failed >= RECEIVES && self.poison.contains(&id) {
+                        given_up.push(id);
+                    }
+                }
             }
-            let is_given_up = |id: &String| self.poison.contains(id) && self.failed[id] >= RECEIVES;
-            let given_up: Vec<String> = answer.returned().into_iter().filter(is_given_up).collect();
             self.returned(answer.returned(), given_up);
         }
         if is_failure || answer.is_done() && self.open.as_ref().is_some_and(Vec::is_empty) {
@@ -404,11 +421,21 @@ impl Scene<'_> {
         self.played.answers.push((delivery, answer));
     }
 
+    /// Returns the records that failed. Where the order counts, that's the first one: the others may wait for it.
+    fn failed_first(&self, answer: &Answer) -> Vec<String> {
+        let mut returned = answer.returned();
+        if !is_of_queue(&self.delivered) || self.delivered.contains("MessageGroupId") {
+            returned.truncate(1);
+        }
+        returned
+    }
+
     /// Notes the records that the function returned, and those of them on which the source gives up.
     fn returned(&mut self, mut returned: Vec<String>, given_up: Vec<String>) {
         let last = given_up.last().cloned();
-        self.played.given_up.extend(given_up);
-        returned.retain(|id| !self.played.given_up.contains(id));
+        self.played.given_up.extend(given_up.iter().cloned());
+        self.given_up.extend(given_up);
+        returned.retain(|id| !self.given_up.contains(id));
         // A stream's function returns only the first failure. The source then moves on to the record behind it.
         if let Some(last) = last.filter(|_| returned.is_empty() && !is_of_queue(&self.delivered)) {
             let ids = ids_of(&self.delivered).into_iter().skip_while(|id| *id != last).skip(1);
@@ -428,50 +455,27 @@ impl Scene<'_> {
         let begin = self.begins();
         self.open = None;
         self.failed.clear();
-        let (mut is_settled, mut before): (bool, Option<Answer>) = (false, None);
-        let is_poison = self.subject.poison.contains(&0) && ids_of(event).is_empty();
-        while !is_settled {
+        self.given_up.clear();
+        self.guessed = false;
+        let mut before: Option<Answer> = None;
+        let most = begin + 3 * (ids_of(event).len() + 1);
+        let is_settled = loop {
+            if self.begins() > most {
+                break false;
+            }
             let json = match &self.open {
-                Some(open) => with_records(event, open, &self.played.given_up),
+                Some(open) => with_records(event, open, &self.given_up),
                 None => Arc::clone(event),
             };
             let again = if before.is_none() { String::new() } else { " again".to_owned() };
             let (delivery, how) =
                 self.deliver(json, Vec::new(), is_in_same_process, &format!("{what}{again}")).await;
-            let How::Answered(answer) = how else { break };
-            let returned = answer.returned();
-            if answer.is_whole() {
-                is_settled = true;
-                break;
+            let How::Answered(answer) = how else { break false };
+            match self.settled(event, delivery, &answer, before.as_ref()) {
+                ControlFlow::Break(is_settled) => break is_settled,
+                ControlFlow::Continue(()) => before = Some(answer),
             }
-            // A permanent failure was recorded if the next delivery gets the same failure, and no handler runs.
-            let is_replayed = before.as_ref().is_some_and(|before| answer.is_replay_of(before))
-                && self.stage.world.state().deliveries[delivery].is_replay()
-                && !answer.is_refused();
-            if returned.is_empty() {
-                is_settled = is_replayed || is_poison;
-                self.played.failures.extend(Some(answer.clone()).filter(|_| is_settled));
-                if is_settled || before.is_some() || answer.is_refused() {
-                    break;
-                }
-            } else {
-                let declared: Vec<String> =
-                    returned.iter().filter(|id| self.poison.contains(*id)).cloned().collect();
-                let given_up = match returned.first().filter(|_| is_replayed && declared.is_empty()) {
-                    Some(first) => vec![first.clone()],
-                    None => declared,
-                };
-                let has_got_further = before
-                    .as_ref()
-                    .is_none_or(|before| !given_up.is_empty() || returned.len() < before.returned().len());
-                self.returned(returned, given_up);
-                is_settled = self.open.as_ref().is_some_and(Vec::is_empty);
-                if !has_got_further {
-                    break;
-                }
-            }
-            before = Some(answer);
-        }
+        };
         self.played.turns.push((begin, is_settled));
         self.played.is_done = is_settled;
         let mut answers = self.played.answers.iter();
@@ -482,5 +486,47 @@ impl Scene<'_> {
         if let Some((delivery, answer)) = done.filter(|_| is_settled) {
             self.played.first_done.get_or_insert_with(|| (*delivery, answer.clone()));
         }
+    }
+
+    /// Returns whether the event is settled. Continues if its source delivers it, or some of its records, once more.
+    /// `before` is the answer to the delivery before this one.
+    fn settled(
+        &mut self,
+        event: &Arc<str>,
+        delivery: usize,
+        answer: &Answer,
+        before: Option<&Answer>,
+    ) -> ControlFlow<bool> {
+        if answer.is_whole() {
+            return ControlFlow::Break(true);
+        }
+        // A permanent failure was recorded if the next delivery gets the same failure, and no handler runs.
+        let is_same = before.is_some_and(|before| answer.is_replay_of(before));
+        let is_replay = self.stage.world.state().deliveries[delivery].is_replay();
+        let is_replayed = is_same && is_replay && !answer.is_refused_for_now();
+        let (records, returned) = (ids_of(event), answer.returned());
+        if returned.is_empty() {
+            let is_poison = records.is_empty() && self.subject.poison.contains(&0);
+            let is_final = is_replayed && !answer.is_refused() || is_poison;
+            self.played.failures.extend(Some(answer.clone()).filter(|_| is_final));
+            let is_over = is_final || before.is_some() || answer.is_refused();
+            return if is_over { ControlFlow::Break(is_final) } else { ControlFlow::Continue(()) };
+        }
+        let failed = self.failed_first(answer);
+        let mut given_up: Vec<String> =
+            failed.iter().filter(|id| self.poison.contains(*id)).cloned().collect();
+        // A record that fails twice in the same way, and isn't refused because of another delivery, always fails.
+        if given_up.is_empty() && is_same && !answer.is_refused_for_now() {
+            self.guessed |= !is_replayed;
+            given_up.extend(failed.into_iter().take(1));
+        }
+        let has_got_further =
+            before.is_none_or(|before| !given_up.is_empty() || returned != before.returned());
+        self.returned(returned, given_up);
+        if self.open.as_ref().is_some_and(Vec::is_empty) {
+            let is_done = |id: &String| !self.given_up.contains(id);
+            return ControlFlow::Break(!self.guessed || records.iter().any(is_done));
+        }
+        if has_got_further { ControlFlow::Continue(()) } else { ControlFlow::Break(false) }
     }
 }

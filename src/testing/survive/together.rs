@@ -9,15 +9,14 @@ use std::{
 
 use super::{
     Report,
-    judge::{Finding, Mistake, story_of},
+    judge::{Finding, Mistake, NO_SEED, story_of},
     play::{Pause, Played, Subject, overlapping, serially, undisturbed},
-    vary::NO_SEED,
 };
 use crate::testing::{
+    effect::{Guard, Happened, Origin},
     fault::Fault,
     fields,
     function::Answer,
-    world::{Guard, Happened, Origin},
 };
 
 /// The time between two operations in the second pair of serial plays: times in the effects then differ.
@@ -97,8 +96,7 @@ fn earlier(
 /// What one operation did, as far as another operation's writes can change it.
 #[derive(Debug)]
 struct Seen {
-    /// The details of the effects by their names, without those whose condition the bench can't check. Without effects
-    /// under a remote key too: such a call overwrites nothing.
+    /// The details of the staged writes by their names, without those whose condition the bench can't check.
     details: BTreeMap<String, Vec<String>>,
     /// How often each item was written, without writes that have a condition which the bench can't check.
     writes: BTreeMap<(String, String), usize>,
@@ -110,14 +108,14 @@ impl Seen {
     fn of(played: &Played, turn: usize) -> Self {
         let mut details: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut writes = BTreeMap::new();
-        for effect in played.effects_of(turn).filter(|effect| effect.key.is_none()) {
+        for effect in played.effects_of(turn) {
             let Happened { name, detail, origin, .. } = effect;
-            match origin {
-                Origin::Staged(_, Guard::Strong) => continue,
-                Origin::Staged(item, Guard::None) => {
-                    *writes.entry((name.clone(), item.clone())).or_default() += 1;
-                }
-                _ => {}
+            let Origin::Staged(item, guard) = origin else { continue };
+            if *guard == Guard::None {
+                *writes.entry((name.clone(), item.clone())).or_default() += 1;
+            }
+            if *guard == Guard::Strong {
+                continue;
             }
             details.entry(name.clone()).or_default().push(detail.clone());
         }
@@ -221,11 +219,11 @@ impl Orders {
                 let order = [events[paused], events[1 - paused]];
                 let played = overlapping(subject, earlier, order, pause)?;
                 report.schedules += 1;
-                if let Some(what) = self.judge(&played, paused) {
+                if let Some((what, advice)) = self.judge(&played, paused) {
                     return Ok(Some(Finding {
-                        mistake: Mistake::LostUpdate,
+                        mistake: Mistake::UpdateLost,
                         what,
-                        advice: ADVICE.to_owned(),
+                        advice: advice.to_owned(),
                         story: story_of(&played),
                         seed: NO_SEED,
                     }));
@@ -235,7 +233,8 @@ impl Orders {
         Ok(None)
     }
 
-    fn judge(&self, played: &Played, paused: usize) -> Option<String> {
+    /// Returns the mistake and the advice.
+    fn judge(&self, played: &Played, paused: usize) -> Option<(String, &'static str)> {
         let of = |which: usize| Operation {
             as_first: self.seen(which, which, 0),
             as_second: self.seen(1 - which, which, 0),
@@ -250,30 +249,29 @@ impl Orders {
         if both.iter().all(has_written)
             && let Some(lost) = self.lost_item(played)
         {
-            return Some(lost);
+            return Some((lost, ADVICE));
         }
         if both.iter().all(Operation::saw_nothing) {
-            return Some(
-                "two concurrent operations were both done, but one after the other, the second one isn't done in the same \
-                 way: neither saw the other's write"
-                    .to_owned(),
-            );
+            let what = "two concurrent operations were both done, but one after the other, the second one isn't done in the \
+                        same way: neither saw the other's write";
+            return Some((what.to_owned(), ADVICE));
         }
         if let Some(name) = both[0].as_first.details.keys().find(|name| {
             self.is_stable(name) && both.iter().all(|operation| operation.has_detail_as_first(name))
         }) {
             let detail = both.each_ref().map(|operation| operation.now.details[name].join(", "));
-            return Some(format!(
+            let what = format!(
                 "two concurrent operations lost an update: `{name}` happened with {} and with {}, as if neither knew of \
                  the other",
                 detail[0], detail[1]
-            ));
+            );
+            return Some((what, ADVICE));
         }
         let declined = both.iter().find(|operation| operation.is_declined_as_done())?;
         let (name, item) = declined.as_first.writes.keys().next().cloned().unwrap_or_default();
-        Some(format!(
-            "`{name}` ({item}) was declined because of a concurrent operation, but answered as done"
-        ))
+        let what =
+            format!("`{name}` ({item}) was declined because of a concurrent operation, but answered as done");
+        Some((what, DECLINED))
     }
 
     /// Finds an item whose value isn't one that either order leaves.
@@ -301,6 +299,9 @@ const ADVICE: &str = "Both operations read the same state before either wrote. P
     transaction that writes: `is(…)` of the kit's transaction, or a `ConditionExpression` such as `balance = :read`. Or let \
     the store add: `SET balance = balance + :cents`. The later write is then declined, its key is released, and the retry \
     reads again.";
+
+const DECLINED: &str = "Nothing was written, and the answer says otherwise. Leave out `on_declined`: then the key is released, \
+    and the retry reads again. Or answer that the operation was declined.";
 
 impl Operation {
     /// Whether the operation wrote and answered as if the other one hadn't happened, although it does neither after the

@@ -7,20 +7,19 @@ use serde_json::Value;
 
 use super::{
     Report,
-    judge::{Expected, Finding, Mistake, Off, story_of},
+    judge::{Expected, Finding, Mistake, NO_SEED, Off, is_batch, story_of},
     play::{Played, Subject, in_turn},
     together,
 };
 use crate::{
     error::ErrorKind::Declined,
     testing::{
+        effect::Happened,
         fields::{self, Variant},
-        world::{Happened, Told},
+        world::Told,
     },
 };
 
-/// The seed in a finding about other operations. It isn't the seed of a schedule: these deliveries aren't random.
-pub(super) const NO_SEED: u64 = 0;
 /// How many variants of the event are played concurrently with it.
 const SIBLINGS: usize = 3;
 
@@ -35,7 +34,7 @@ pub(super) fn others(
     let mut partners: Vec<Arc<str>> = Vec::new();
     if let Some(other) = subject.event.other_one() {
         let (alone, own) = report.undisturbed(subject, other)?;
-        let pair = Pair::played(subject, (&event, expected), (other, &alone, &own))?;
+        let pair = Pair::played(subject, (&event, first, expected), (other, &alone, &own))?;
         report.schedules += 2;
         report.add(pair.judge());
         report.add(pair.judge_leak(&event, other));
@@ -43,7 +42,7 @@ pub(super) fn others(
             // Whether the two operations may share a step shows only if the step's effects differ.
             for Variant { json, .. } in fields::other_events(other) {
                 let (alone, own) = report.undisturbed(subject, &json)?;
-                let pair = Pair::played(subject, (&event, expected), (&json, &alone, &own))?;
+                let pair = Pair::played(subject, (&event, first, expected), (&json, &alone, &own))?;
                 report.schedules += 2;
                 report
                     .add(pair.judge().into_iter().filter(|found| found.mistake == Mistake::Shared).collect());
@@ -67,9 +66,14 @@ pub(super) fn others(
         if let Some(shared) = together::sibling(first, &alone) {
             siblings.push((shared, Arc::clone(&json)));
         }
-        let answers = |played: &Played| played.first_done.as_ref().map(|(_, answer)| answer.clone());
+        // A batch's answer only lists the failed records.
+        let answers = |played: &Played| {
+            let done = played.first_done.as_ref().filter(|_| !is_batch(&event));
+            done.map(|(_, answer)| answer.clone())
+        };
         let is_same = !own.differs_from(expected) && answers(&alone) == answers(first);
-        if !alone.is_done || is_same {
+        // A change may make a record unreadable.
+        if !alone.is_done || is_same || alone.given_up.len() != first.given_up.len() {
             continue;
         }
         let what = format!("the same event with another `{field}`");
@@ -100,8 +104,9 @@ pub(super) fn others(
 struct Pair<'a> {
     same: Played,
     apart: Played,
-    /// The effects of the first operation alone.
+    /// The effects of the first operation alone, and the records on which its source gives up.
     firsts: &'a Expected,
+    given_up: &'a BTreeSet<String>,
     /// The other operation alone, and its effects.
     alone: &'a Played,
     own: &'a Expected,
@@ -110,13 +115,13 @@ struct Pair<'a> {
 impl<'a> Pair<'a> {
     fn played(
         subject: &Subject<'_>,
-        (event, firsts): (&Arc<str>, &'a Expected),
+        (event, first, firsts): (&Arc<str>, &'a Played, &'a Expected),
         (other, alone, own): (&Arc<str>, &'a Played, &'a Expected),
     ) -> io::Result<Self> {
         let events = [(event, "the event"), (other, "another operation")];
         let same = in_turn(subject, &events, true, 0)?;
         let apart = in_turn(subject, &events, false, 0)?;
-        Ok(Self { same, apart, firsts, alone, own })
+        Ok(Self { same, apart, firsts, given_up: &first.given_up, alone, own })
     }
 
     /// Finds mistakes that show whatever state the first operation left: another operation that ran under its own key
@@ -133,17 +138,23 @@ impl<'a> Pair<'a> {
         found.collect()
     }
 
+    /// Whether the other operation was done, with all records that are done alone.
+    fn is_done(&self, played: &Played) -> bool {
+        let alone = |id: &String| self.alone.given_up.contains(id) || self.given_up.contains(id);
+        played.is_turn_done(1) && played.given_up.iter().all(alone)
+    }
+
     fn has_run_alone(&self) -> bool {
         self.alone.has_run(0)
     }
 
     fn refused(&self, played: &Played) -> Option<Finding> {
-        let is_memory = std::ptr::eq(played, &raw const self.same) && self.apart.is_turn_done(1);
+        let is_memory = std::ptr::eq(played, &raw const self.same) && self.is_done(&self.apart);
         let answer = played.last_answer(1);
         let is_by_library =
             answer.is_some_and(|answer| answer.is_refused() && !answer.is_refused_as(Declined));
         let has_not_run = self.has_run_alone() && !played.has_run(1);
-        if played.is_turn_done(1) || !(is_memory || is_by_library || has_not_run) {
+        if self.is_done(played) || !(is_memory || is_by_library || has_not_run) {
             return None;
         }
         let how = answer.map_or_else(|| "no answer".to_owned(), ToString::to_string);

@@ -12,7 +12,7 @@ use lambda_idempotency::{
     testing::{Bench, Declined, Event, FrontEnd, Function, Ledger, Transaction},
 };
 use lambda_runtime::{Error, LambdaEvent, service_fn, tower::ServiceBuilder};
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{json, value::RawValue};
 
 use crate::{
     drive::Handler,
