@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     sync::Arc,
+    thread,
     time::Duration,
 };
 
@@ -19,8 +20,11 @@ use crate::testing::{
     function::Answer,
 };
 
-/// The time between two operations in the second pair of serial plays: times in the effects then differ.
-const GAP: Duration = Duration::from_secs(60 * 60);
+/// The time between two operations in later plays. Every part of a time in an effect then differs: hours, minutes, seconds
+/// and milliseconds.
+const GAP: Duration = Duration::from_millis(3_723_457);
+/// The pause before a finding is confirmed. Times of the machine's clock in effects then differ too.
+const MACHINE_GAP: Duration = Duration::from_millis(1_100);
 
 /// Returns whether the operation writes an item that the first one writes too. `None` if it isn't another operation, or
 /// has no effect in common with the first one.
@@ -48,19 +52,14 @@ pub(super) fn lost_updates(
     report: &mut Report,
 ) -> io::Result<()> {
     for partner in partners {
-        let events = [event, partner];
-        let orders = Orders::played(subject, None, events, report)?;
+        let mut orders = Orders::played(subject, None, [event, partner], report)?;
         if !orders.differ() {
             continue;
         }
-        let mut found =
-            orders.again(subject, None, events, report)?.interleaved(subject, None, events, report)?;
+        let mut found = orders.interleaved(report)?;
         // An earlier operation may have created the items. Without it, the first write may be another one.
         if let Some(earlier) = earlier(subject, event, partner, report)?.filter(|_| found.is_none()) {
-            let (earlier, orders) =
-                (Some(&earlier), Orders::played(subject, Some(&earlier), events, report)?);
-            let orders = orders.again(subject, earlier, events, report)?;
-            found = orders.interleaved(subject, earlier, events, report)?;
+            found = Orders::played(subject, Some(&earlier), [event, partner], report)?.interleaved(report)?;
         }
         if let Some(finding) = found {
             report.add(vec![finding]);
@@ -98,8 +97,8 @@ fn earlier(
 struct Seen {
     /// The details of the staged writes by their names, without those whose condition the bench can't check.
     details: BTreeMap<String, Vec<String>>,
-    /// How often each item was written, without writes that have a condition which the bench can't check.
-    writes: BTreeMap<(String, String), usize>,
+    /// How often each kind of write was staged, without writes that have a condition which the bench can't check.
+    writes: BTreeMap<String, usize>,
     answer: Option<Answer>,
     is_done: bool,
 }
@@ -110,9 +109,9 @@ impl Seen {
         let mut writes = BTreeMap::new();
         for effect in played.effects_of(turn) {
             let Happened { name, detail, origin, .. } = effect;
-            let Origin::Staged(item, guard) = origin else { continue };
+            let Origin::Staged(_, guard) = origin else { continue };
             if *guard == Guard::None {
-                *writes.entry((name.clone(), item.clone())).or_default() += 1;
+                *writes.entry(name.clone()).or_default() += 1;
             }
             if *guard == Guard::Strong {
                 continue;
@@ -138,114 +137,115 @@ impl Seen {
 }
 
 /// Two operations, played one after the other in both orders.
-struct Orders {
-    /// For each operation, the plays in which it comes first: one, and another one at another time, in which times and
-    /// random values differ.
+struct Orders<'a> {
+    subject: &'a Subject<'a>,
+    /// The event of an operation before the two.
+    earlier: Option<&'a Arc<str>>,
+    events: [&'a Arc<str>; 2],
+    /// For each operation, the plays in which it comes first. The plays are at different times.
     plays: [Vec<Played>; 2],
-    /// The number of earlier operations.
-    earlier: usize,
 }
 
 /// An operation as it is before and after the other one, and concurrently with it.
 struct Operation {
-    as_first: Seen,
-    as_second: Seen,
+    as_first: Vec<Seen>,
+    as_second: Vec<Seen>,
     now: Seen,
 }
 
-impl Orders {
+impl<'a> Orders<'a> {
     fn played(
-        subject: &Subject<'_>,
-        earlier: Option<&Arc<str>>,
-        [one, two]: [&Arc<str>; 2],
+        subject: &'a Subject<'a>,
+        earlier: Option<&'a Arc<str>>,
+        events: [&'a Arc<str>; 2],
         report: &mut Report,
     ) -> io::Result<Self> {
-        report.schedules += 2;
-        let play = |order: [&Arc<str>; 2]| {
-            let events: Vec<&Arc<str>> = earlier.into_iter().chain(order).collect();
-            serially(subject, &events, Duration::ZERO, 0).map(|played| vec![played])
-        };
-        Ok(Self { plays: [play([one, two])?, play([two, one])?], earlier: usize::from(earlier.is_some()) })
+        let mut orders = Self { subject, earlier, events, plays: Default::default() };
+        orders.play(report)?;
+        Ok(orders)
     }
 
-    /// Plays both orders at another time.
-    fn again(
-        mut self,
-        subject: &Subject<'_>,
-        earlier: Option<&Arc<str>>,
-        [one, two]: [&Arc<str>; 2],
-        report: &mut Report,
-    ) -> io::Result<Self> {
-        report.schedules += 2;
+    /// Plays both orders, each time with longer pauses and with other random values.
+    fn play(&mut self, report: &mut Report) -> io::Result<()> {
+        let [one, two] = self.events;
         for (plays, order) in self.plays.iter_mut().zip([[one, two], [two, one]]) {
-            let events: Vec<&Arc<str>> = earlier.into_iter().chain(order).collect();
-            plays.push(serially(subject, &events, GAP, 1)?);
+            let events: Vec<&Arc<str>> = self.earlier.into_iter().chain(order).collect();
+            let nth = plays.len() as u32;
+            plays.push(serially(self.subject, &events, GAP * nth, nth.into())?);
+            report.schedules += 1;
         }
-        Ok(self)
+        Ok(())
     }
 
-    /// Returns what the operation `which` does in the order in which `first` comes first.
-    fn seen(&self, first: usize, which: usize, time: usize) -> Seen {
-        Seen::of(&self.plays[first][time], self.earlier + usize::from(first != which))
+    /// Returns what the operation `which` does in the order in which `first` comes first, in each play.
+    fn seen(&self, first: usize, which: usize) -> Vec<Seen> {
+        self.plays[first].iter().map(|played| Seen::of(played, self.turn(first, which))).collect()
+    }
+
+    /// The number of the operation `which` in the plays in which `first` comes first.
+    fn turn(&self, first: usize, which: usize) -> usize {
+        usize::from(self.earlier.is_some()) + usize::from(first != which)
     }
 
     /// Whether an operation does something else after the other one than before it.
     fn differ(&self) -> bool {
-        (0..2).any(|which| !self.seen(which, which, 0).does_as(&self.seen(1 - which, which, 0)))
+        (0..2).any(|which| !self.seen(which, which)[0].does_as(&self.seen(1 - which, which)[0]))
     }
 
-    /// Whether the details of this effect are the same at another time.
-    fn is_stable(&self, name: &str) -> bool {
-        let details = |first, which, time| self.seen(first, which, time).details.remove(name);
-        let same = |first, which| details(first, which, 0) == details(first, which, 1);
-        (0..2).all(|first| (0..2).all(|which| same(first, which)))
-    }
-
-    /// Pauses each of the two operations at each point, and delivers the other one.
-    fn interleaved(
-        &self,
-        subject: &Subject<'_>,
-        earlier: Option<&Arc<str>>,
-        events: [&Arc<str>; 2],
-        report: &mut Report,
-    ) -> io::Result<Option<Finding>> {
+    /// Pauses each of the two operations at each point and wherever it waits, and delivers the other one.
+    fn interleaved(&mut self, report: &mut Report) -> io::Result<Option<Finding>> {
+        self.play(report)?;
         for paused in 0..2 {
             let alone = &self.plays[paused][0];
-            let Some(delivery) = alone.deliveries.get(alone.turn(self.earlier).start) else { continue };
+            let Some(delivery) = alone.deliveries.get(alone.turn(self.turn(paused, paused)).start) else {
+                continue;
+            };
             let points = delivery.reached.iter().enumerate();
             let points =
                 points.filter(|(_, point)| Fault::Overlap.fits(**point)).map(|(nth, _)| Pause::At(nth));
-            for pause in points.chain((1..=delivery.polls).map(Pause::AfterPolls)) {
-                let order = [events[paused], events[1 - paused]];
-                let played = overlapping(subject, earlier, order, pause)?;
-                report.schedules += 1;
-                if let Some((what, advice)) = self.judge(&played, paused) {
-                    return Ok(Some(Finding {
-                        mistake: Mistake::UpdateLost,
-                        what,
-                        advice: advice.to_owned(),
-                        story: story_of(&played),
-                        seed: NO_SEED,
-                    }));
+            let pauses: Vec<_> = points.chain((1..=delivery.polls).map(Pause::AfterPolls)).collect();
+            for pause in pauses {
+                let found = self.found(paused, pause, report)?;
+                if found.is_none() {
+                    continue;
+                }
+                // Confirm the finding at another time, since times in the effects may have differed by chance.
+                thread::sleep(MACHINE_GAP);
+                self.play(report)?;
+                if let Some(finding) = self.found(paused, pause, report)? {
+                    return Ok(Some(finding));
                 }
             }
         }
         Ok(None)
     }
 
+    fn found(&self, paused: usize, pause: Pause, report: &mut Report) -> io::Result<Option<Finding>> {
+        let order = [self.events[paused], self.events[1 - paused]];
+        let played = overlapping(self.subject, self.earlier, order, pause)?;
+        report.schedules += 1;
+        Ok(self.judge(&played, paused).map(|(what, advice)| Finding {
+            mistake: Mistake::UpdateLost,
+            what,
+            advice: advice.to_owned(),
+            story: story_of(&played),
+            seed: NO_SEED,
+        }))
+    }
+
     /// Returns the mistake and the advice.
     fn judge(&self, played: &Played, paused: usize) -> Option<(String, &'static str)> {
         let of = |which: usize| Operation {
-            as_first: self.seen(which, which, 0),
-            as_second: self.seen(1 - which, which, 0),
-            now: Seen::of(played, self.earlier + usize::from(which != paused)),
+            as_first: self.seen(which, which),
+            as_second: self.seen(1 - which, which),
+            now: Seen::of(played, self.turn(paused, which)),
         };
         let both = [of(paused), of(1 - paused)];
         if !both.iter().all(|operation| operation.now.is_done) {
             return None;
         }
         let has_written =
-            |of: &Operation| [&of.as_first, &of.as_second].iter().any(|seen| of.now.writes == seen.writes);
+            |of: &Operation| of.as_first.iter().chain(&of.as_second).any(|seen| of.now.writes == seen.writes);
         if both.iter().all(has_written)
             && let Some(lost) = self.lost_item(played)
         {
@@ -256,9 +256,8 @@ impl Orders {
                         same way: neither saw the other's write";
             return Some((what.to_owned(), ADVICE));
         }
-        if let Some(name) = both[0].as_first.details.keys().find(|name| {
-            self.is_stable(name) && both.iter().all(|operation| operation.has_detail_as_first(name))
-        }) {
+        let has_seen_nothing = |name: &&String| both.iter().all(|one| one.has_detail_as_first(name));
+        if let Some(name) = both[0].now.details.keys().find(has_seen_nothing) {
             let detail = both.each_ref().map(|operation| operation.now.details[name].join(", "));
             let what = format!(
                 "two concurrent operations lost an update: `{name}` happened with {} and with {}, as if neither knew of \
@@ -268,23 +267,27 @@ impl Orders {
             return Some((what, ADVICE));
         }
         let declined = both.iter().find(|operation| operation.is_declined_as_done())?;
-        let (name, item) = declined.as_first.writes.keys().next().cloned().unwrap_or_default();
-        let what =
-            format!("`{name}` ({item}) was declined because of a concurrent operation, but answered as done");
+        let name =
+            declined.as_first.iter().flat_map(|seen| seen.writes.keys()).next().cloned().unwrap_or_default();
+        let what = format!("`{name}` was declined because of a concurrent operation, but answered as done");
         Some((what, DECLINED))
     }
 
     /// Finds an item whose value isn't one that either order leaves.
     fn lost_item(&self, played: &Played) -> Option<String> {
-        let [one, two] = &self.plays;
-        let items: BTreeSet<_> =
-            [&one[0], &two[0], played].into_iter().flat_map(|played| played.items.keys()).collect();
+        let value = |played: &Played, item| match played.items.get(item) {
+            Some(value) => String::clone(value),
+            None => "absent".to_owned(),
+        };
+        let items: BTreeSet<_> = self.plays.iter().flat_map(|plays| plays[0].items.keys()).collect();
         items.into_iter().find_map(|item| {
-            let value = |played: &Played| played.items.get(item).cloned().unwrap_or_else(|| "absent".to_owned());
-            let is_stable = [one, two].iter().all(|plays| plays.windows(2).all(|pair| value(&pair[0]) == value(&pair[1])));
-            let (found, one, two) = (value(played), value(&one[0]), value(&two[0]));
-            let either = if one == two { format!("`{one}`") } else { format!("`{one}` or `{two}`") };
-            (is_stable && found != one && found != two).then(|| {
+            let found = value(played, item);
+            let [one, two] =
+                self.plays.each_ref().map(|plays| plays.iter().map(|played| value(played, item)).collect::<Vec<_>>());
+            let is_lost = !is_one_of(&found, &one) && !is_one_of(&found, &two);
+            let either =
+                if one == two { format!("`{}`", one[0]) } else { format!("`{}` or `{}`", one[0], two[0]) };
+            is_lost.then(|| {
                 let (table, id) = item;
                 format!(
                     "two concurrent operations lost an update: `{id}` in `{table}` is `{found}`, but one after the other \
@@ -293,6 +296,22 @@ impl Orders {
             })
         })
     }
+}
+
+/// Whether `text` is equal to the `others`, except in the words in which the others differ from each other, such as times
+/// and random values. If the others don't have the same number of words, the text can't be compared and counts as equal.
+fn is_one_of(text: &str, others: &[String]) -> bool {
+    let words = |text: &str| -> Vec<String> {
+        text.split(|c: char| !c.is_alphanumeric()).map(str::to_owned).collect()
+    };
+    let others: Vec<Vec<String>> = others.iter().map(|other| words(other)).collect();
+    let Some((first, rest)) = others.split_first() else { return true };
+    if rest.iter().any(|other| other.len() != first.len()) {
+        return true;
+    }
+    let own = words(text);
+    let is_stable = |at: usize| rest.iter().all(|other| other[at] == first[at]);
+    own.len() == first.len() && (0..first.len()).all(|at| own[at] == first[at] || !is_stable(at))
 }
 
 const ADVICE: &str = "Both operations read the same state before either wrote. Put a condition on what you read into the \
@@ -309,28 +328,48 @@ impl Operation {
     fn saw_nothing(&self) -> bool {
         let Self { as_first, as_second, now } = self;
         !now.writes.is_empty()
-            && now.writes == as_first.writes
-            && now.answers_as(as_first)
-            && as_first.is_done
-            && as_second.writes != as_first.writes
-            && !as_second.answers_as(as_first)
+            && as_first
+                .iter()
+                .all(|first| now.writes == first.writes && now.answers_as(first) && first.is_done)
+            && as_second.iter().all(|second| now.writes != second.writes && !now.answers_as(second))
     }
 
-    /// Whether this effect has the details that it has before the other operation, and not those that it has after it.
+    /// Whether this write has the details that it has before the other operation, and not those that it has after it.
     fn has_detail_as_first(&self, name: &str) -> bool {
-        let of = |seen: &Seen| seen.details.get(name).cloned().unwrap_or_default();
-        let (first, second, now) = (of(&self.as_first), of(&self.as_second), of(&self.now));
-        !second.is_empty() && !now.is_empty() && now == first && first != second && self.as_second.is_done
+        let of = |seen: &Seen| seen.details.get(name).map(|details| details.join("\n")).unwrap_or_default();
+        let all = |seen: &[Seen]| seen.iter().map(of).collect::<Vec<String>>();
+        let (first, second, now) = (all(&self.as_first), all(&self.as_second), of(&self.now));
+        !now.is_empty()
+            && !second.iter().any(String::is_empty)
+            && is_one_of(&now, &first)
+            && !is_one_of(&now, &second)
+            && !is_one_of(&second[0], &first)
+            && self.as_second.iter().all(|second| second.is_done)
     }
 
     /// Whether the operation wrote nothing, although it writes in both orders, and answered as if it had written.
     fn is_declined_as_done(&self) -> bool {
         let Self { as_first, as_second, now } = self;
         let says_something = now.answer.as_ref().is_some_and(Answer::is_telling);
-        !as_first.writes.is_empty()
-            && as_first.writes == as_second.writes
+        let writes = &as_first[0].writes;
+        !writes.is_empty()
+            && as_second.iter().all(|second| second.writes == *writes)
             && now.writes.is_empty()
             && says_something
-            && (now.answers_as(as_first) || now.answers_as(as_second))
+            && (now.answers_as(&as_first[0]) || now.answers_as(&as_second[0]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_one_of;
+
+    #[test]
+    fn changing_words_are_not_compared() {
+        let plays = ["100 at 09:15".to_owned(), "100 at 10:17".to_owned()];
+        assert!(is_one_of("100 at 23:59", &plays));
+        assert!(!is_one_of("150 at 09:15", &plays));
+        assert!(!is_one_of("100", &plays));
+        assert!(is_one_of("anything", &["a b".to_owned(), "a".to_owned()]));
     }
 }

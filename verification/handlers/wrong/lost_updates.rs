@@ -15,7 +15,7 @@ use serde_json::{json, value::RawValue};
 use crate::{
     drive::Handler,
     right::by_state::{balance, two_orders},
-    world::{Body, Order, Request, Response},
+    world::{Body, Order, Request, Response, now, uuid},
 };
 
 type Stage = fn(&Order, &MemoryStore) -> Result<Transaction, Error>;
@@ -42,6 +42,14 @@ async fn pay(
 fn put(order: &Order, store: &MemoryStore) -> Transaction {
     let new = balance(store, &order.account) + order.cents;
     Transaction::new().put("accounts", &order.account, new.to_string())
+}
+
+/// The item has the time of its last change, and the payment has a random id.
+fn with_time(order: &Order, store: &MemoryStore) -> Result<Transaction, Error> {
+    let old = store.item("accounts", &order.account).unwrap_or_default();
+    let cents = old.split(' ').next().and_then(|cents| cents.parse().ok()).unwrap_or(0) + order.cents;
+    let put = Transaction::new().put("accounts", &order.account, format!("{cents} since {}", now()));
+    Ok(put.put("payments", &uuid(), &order.id))
 }
 
 /// The condition is on the payment, not on the account.
@@ -140,5 +148,6 @@ pub(crate) fn all() -> Vec<Handler> {
             Event::sqs("orders", [order.to_string()])
                 .other(Event::sqs("orders", [of_otto.to_string()]).text()),
         ),
+        handler("l09_time", |bench| function(bench, with_time), two_orders()),
     ]
 }
