@@ -515,6 +515,9 @@ fn advice_fits_the_mistake() {
         at_first.contains("neither `attempt() == 1`") && at_first.contains("in every attempt"),
         "{at_first}"
     );
+    let shared = r#"{"id":"order-17","cents":990}"#;
+    let shared = survive(|bench| worker(bench, false), &Event::sqs("orders", [ORDER, shared]));
+    assert!(advice(&shared, Mistake::Shared).contains("tells the records apart"), "{shared}");
     let recorded = advice(&survive(recording, &order()), Mistake::Repeated);
     assert!(
         recorded.starts_with("An attempt may end between an effect and its record")

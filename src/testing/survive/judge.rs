@@ -335,21 +335,20 @@ pub(super) fn judge_first(played: &Played, event: &str, seed: u64) -> Vec<Findin
             .answers
             .last()
             .map_or_else(|| "no answer in time".to_owned(), |(_, answer)| answer.to_string());
-        found.push(Finding {
-            mistake: Mistake::FirstFailed,
-            what: format!("no fault happened, but the first delivery got {how}"),
-            advice: if is_batch(event) {
-                "Give `survive` records that succeed, and a function that has everything it needs. If a record fails \
-                 permanently, return `Failure::permanent`, or name the record with `Event::poison`. \
-                 `acknowledge_permanent_failures(true)` takes recorded failures off the queue."
-            } else {
-                "Give `survive` an event that succeeds, and a function that has everything it needs. If the event must \
-                 fail, return `Failure::permanent`, so that the failure is recorded, or set `Event::poison(0)`."
-            }
-            .to_owned(),
-            story: story_of(played),
-            seed,
-        });
+        // Only the event's own records or steps can have used the key before.
+        let shares_key = played.answers.iter().any(|(_, answer)| answer.is_refused_as(Mismatch));
+        let (mistake, what, advice) = if shares_key {
+            (
+                Mistake::Shared,
+                format!("two records or steps of one event share a key, but their content differs: {how}"),
+                "Take the key from a field that tells the records apart, and give each step its own name with \
+                 `operation(…)`.",
+            )
+        } else {
+            let what = format!("no fault happened, but the first delivery got {how}");
+            (Mistake::FirstFailed, what, advice_for_first(event))
+        };
+        found.push(Finding { mistake, what, advice: advice.to_owned(), story: story_of(played), seed });
     }
     for result_type in played.deliveries.iter().flat_map(|delivery| &delivery.changed) {
         found.push(Finding {
@@ -372,6 +371,17 @@ pub(super) fn judge_first(played: &Played, event: &str, seed: u64) -> Vec<Findin
         });
     }
     found
+}
+
+fn advice_for_first(event: &str) -> &'static str {
+    if is_batch(event) {
+        "Give `survive` records that succeed, and a function that has everything it needs. If a record fails \
+         permanently, return `Failure::permanent`, or name the record with `Event::poison`. \
+         `acknowledge_permanent_failures(true)` takes recorded failures off the queue."
+    } else {
+        "Give `survive` an event that succeeds, and a function that has everything it needs. If the event must fail, \
+         return `Failure::permanent`, so that the failure is recorded, or set `Event::poison(0)`."
+    }
 }
 
 pub(super) fn story_of(played: &Played) -> Vec<String> {
@@ -428,7 +438,8 @@ fn advice_for_repeated(played: &Played, name: &str, event: &str) -> String {
     if first.key.is_some() && last.key.is_some() {
         return format!(
             "The remote system got two different keys. Give it `current()…derive_key(\"{name}\")`, which is the same \
-             in every attempt."
+             in every attempt of an operation. If you do, the step's own key differs between attempts: take it from the \
+             event, not from a counter."
         );
     }
     if !(first.is_claimed && last.is_claimed) {
