@@ -29,7 +29,10 @@ pub(super) enum Origin {
 
 /// The condition of a staged write of DynamoDB's type. The bench can't check it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "dynamodb"), expect(dead_code, reason = "only DynamoDB's writes have such conditions"))]
+#[cfg_attr(
+    not(feature = "dynamodb"),
+    expect(dead_code, reason = "only DynamoDB's writes have such conditions")
+)]
 pub(super) enum Guard {
     /// No condition, or one that the bench checks.
     None,

@@ -40,21 +40,33 @@ pub(super) fn variants(json: &str) -> Vec<Variant> {
     changed.collect()
 }
 
+/// An event that the source could send as another event, with one field changed.
+#[derive(Clone, Debug)]
+pub(super) struct OtherEvent {
+    pub(super) field: String,
+    pub(super) json: Arc<str>,
+    /// The same event with the ids of the first one, if the event has ids.
+    pub(super) with_same_ids: Option<Arc<str>>,
+}
+
 /// Returns the variants that a source could send as another event: without the fields that the source sets, such as
 /// times, and with other ids.
-pub(super) fn other_events(json: &str) -> Vec<Variant> {
+pub(super) fn other_events(json: &str) -> Vec<OtherEvent> {
     let Ok(event) = serde_json::from_str::<Value>(json) else { return Vec::new() };
     let mut paths = paths(&event);
     paths.sort_by_key(|path| !path.iter().any(|part| matches!(part, Part::Inside)));
-    let changed =
-        paths.into_iter().take(MOST).filter(|path| source::is_content(&event, path)).filter_map(|path| {
-            let mut event = event.clone();
-            change(&mut event, &path, json)?;
-            for id in source::ids(&event, &path) {
-                change(&mut event, &id, json);
-            }
-            Some(Variant { field: pointer(&path), json: event.to_string().into() })
-        });
+    let content = paths.into_iter().take(MOST).filter(|path| source::is_content(&event, path));
+    let changed = content.filter_map(|path| {
+        let mut event = event.clone();
+        change(&mut event, &path, json)?;
+        let plain: Arc<str> = event.to_string().into();
+        for id in source::ids(&event, &path) {
+            change(&mut event, &id, json);
+        }
+        let whole: Arc<str> = event.to_string().into();
+        let with_same_ids = (plain != whole).then_some(plain);
+        Some(OtherEvent { field: pointer(&path), json: whole, with_same_ids })
+    });
     changed.collect()
 }
 

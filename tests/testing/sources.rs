@@ -228,3 +228,18 @@ fn request_id_keys_need_asynchronous_invocation() {
     let repeated_by_its_caller = retried.play(by_request_id, &event);
     assert!(!repeated_by_its_caller.findings().is_empty());
 }
+
+/// The function doesn't compare the note, and its effect contains the message's id, which another message has too.
+#[test]
+fn ids_in_effects_raise_no_alarm() {
+    let make = |bench: &Bench| {
+        let ledger = bench.ledger();
+        let handler = move |message: SqsMessage| {
+            let ledger = ledger.clone();
+            async move { effect(ledger, message.message_id().to_owned()).await.map_err(Failure::transient) }
+        };
+        let worker = bench.idempotency().sqs(|message| Key::from_json(message, "/id"), handler);
+        Function::lambda::<_, Box<RawValue>>(worker.fingerprint_fields(["/id"]).unwrap())
+    };
+    survive(make, &Event::sqs("orders", [r#"{"id":"order-17","note":"by noon"}"#])).assert_safe();
+}

@@ -15,7 +15,7 @@ use crate::{
     error::ErrorKind::Declined,
     testing::{
         effect::Happened,
-        fields::{self, Variant},
+        fields::{self, OtherEvent},
         world::Told,
     },
 };
@@ -40,7 +40,7 @@ pub(super) fn others(
         report.add(pair.judge_leak(&event, other));
         if pair.is_ambiguous() {
             // Whether the two operations may share a step shows only if the step's effects differ.
-            for Variant { json, .. } in fields::other_events(other) {
+            for OtherEvent { json, .. } in fields::other_events(other) {
                 let (alone, own) = report.undisturbed(subject, &json)?;
                 let pair = Pair::played(subject, (&event, first, expected), (&json, &alone, &own))?;
                 report.schedules += 2;
@@ -60,7 +60,7 @@ pub(super) fn others(
     }
     let mut fixed = FixedKeys::of(first);
     let mut siblings = Vec::new();
-    for Variant { field, json } in fields::other_events(&event) {
+    for OtherEvent { field, json, with_same_ids } in fields::other_events(&event) {
         let (alone, own) = report.undisturbed(subject, &json)?;
         fixed.compare(first, &alone, &field, &json);
         if let Some(shared) = together::sibling(first, &alone) {
@@ -71,7 +71,12 @@ pub(super) fn others(
             let done = played.first_done.as_ref().filter(|_| !is_batch(&event));
             done.map(|(_, answer)| answer.clone())
         };
-        let is_same = !own.differs_from(expected) && answers(&alone) == answers(first);
+        let mut is_same = !own.differs_from(expected) && answers(&alone) == answers(first);
+        // An id alone may change an effect, although the changed field doesn't matter to the function.
+        if let Some(json) = with_same_ids.filter(|_| !is_same && alone.is_done) {
+            let (alone, own) = report.undisturbed(subject, &json)?;
+            is_same = !own.differs_from(expected) && answers(&alone) == answers(first);
+        }
         // A change may make a record unreadable.
         if !alone.is_done || is_same || alone.given_up.len() != first.given_up.len() {
             continue;
