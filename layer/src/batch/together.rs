@@ -13,11 +13,13 @@ use lambda_idempotency::{
     settings::Mode,
     time::{Clock as _, system_clock},
 };
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
 use tokio::{
     sync::{Notify, OnceCell, oneshot},
     task::AbortHandle,
 };
+use tracing::Instrument as _;
 
 use super::{Handed, identifier, mode, records};
 use crate::{
@@ -175,7 +177,7 @@ impl Together {
         let order: HashMap<String, usize> = self.order().into_iter().zip(0..).collect();
         waiting.sort_by_key(|waiting| order.get(&waiting.record.identifier));
         let together = Arc::clone(self);
-        let calling = tokio::spawn(async move {
+        let calling = async move {
             let (records, senders): (Vec<_>, Vec<_>) =
                 waiting.into_iter().map(|waiting| (waiting.record, waiting.fate)).unzip();
             let fates = together.call(&records).await;
@@ -183,7 +185,8 @@ impl Together {
                 // The receiver is gone if the batch's time is up.
                 let _ = sender.send(fate);
             }
-        });
+        };
+        let calling = tokio::spawn(calling.in_current_span());
         self.state().calls.push(calling.abort_handle());
     }
 
@@ -260,7 +263,14 @@ impl Together {
             let (error_type, message, is_recorded) = turn::reported(posted, &self.protection.rules);
             return all(Fate::Error { error_type, message, is_recorded });
         }
-        let Some(failed) = failed(&body, identifiers) else { return all(Fate::Failed) };
+        let Some(failed) = failed(&body, identifiers, mode(&self.protection)) else {
+            tracing::warn!(
+                request_id = self.event.request_id(),
+                records = identifiers.len(),
+                "all records count as failed: the function's answer isn't JSON, or its list of failures can't be read"
+            );
+            return all(Fate::Failed);
+        };
         let (is_stream, mut is_behind) = (self.is_stream(), false);
         let fate = |id: &String| {
             let is_failed = failed.contains(id);
@@ -276,45 +286,159 @@ impl Together {
     }
 }
 
-/// The records that the function's response reports as failed. `None` if Lambda would treat the whole batch as failed,
-/// because an identifier is empty or isn't in the event ("Implementing partial batch responses", AWS Lambda developer
-/// guide).
-fn failed(response: &[u8], identifiers: &[String]) -> Option<HashSet<String>> {
-    let response: Value = serde_json::from_slice(response).unwrap_or_default();
-    let failures = match response.get("batchItemFailures") {
-        None | Some(Value::Null) => return Some(HashSet::new()),
-        Some(failures) => failures.as_array()?,
-    };
+/// The records that the function's response reports as failed. `None` if all records count as failed.
+///
+/// Lambda's lists ("Handling errors for an SQS event source", "Configuring partial batch response with Kinesis" and
+/// "… with DynamoDB", AWS Lambda developer guide):
+///
+/// - Success: an empty or null list of failures, and an empty or null response.
+/// - Everything failed: a response that isn't JSON (for SQS), an identifier that's empty, null or missing, and an
+///   identifier that isn't in the event (for SQS). The layer applies this list to each source.
+///
+/// A response without a list of failures is a success, since most functions that don't report failures answer anything.
+/// So does a function that gets each record in its own event. There, only an answer that names the record is a failure.
+fn failed(response: &[u8], identifiers: &[String], mode: BatchMode) -> Option<HashSet<String>> {
+    #[derive(Deserialize)]
+    struct Report<'r> {
+        // `RawValue` accepts any JSON. `Value` refuses deep nesting, large numbers, and half of a surrogate pair.
+        #[serde(rename = "batchItemFailures", borrow)]
+        failures: Option<&'r RawValue>,
+    }
+    let all_done = Some(HashSet::new());
+    if response.is_empty() {
+        return all_done;
+    }
+    let json: &RawValue = serde_json::from_slice(response).ok()?;
+    if !json.get().trim_ascii_start().starts_with('{') {
+        return all_done;
+    }
     let known: HashSet<&str> = identifiers.iter().map(String::as_str).collect();
-    let named = failures.iter().map(|item| {
-        let identifier = item.get("itemIdentifier")?.as_str()?;
-        known.contains(identifier).then(|| identifier.to_owned())
-    });
-    named.collect()
+    let named = |items: Vec<Value>| -> Option<HashSet<String>> {
+        let name = |item: &Value| {
+            let identifier = item.get("itemIdentifier")?.as_str()?;
+            known.contains(identifier).then(|| identifier.to_owned())
+        };
+        match mode {
+            BatchMode::Whole => items.iter().map(name).collect(),
+            BatchMode::Each => Some(items.iter().filter_map(name).collect()),
+        }
+    };
+    let list = match serde_json::from_str::<Report<'_>>(json.get()) {
+        Ok(Report { failures: None }) => return all_done,
+        Ok(Report { failures: Some(failures) }) => serde_json::from_str(failures.get()).ok(),
+        // The list appears twice, so it's unclear which one counts.
+        Err(_) => None,
+    };
+    match mode {
+        BatchMode::Whole => named(list?),
+        BatchMode::Each => named(list.unwrap_or_default()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// How many of the records `a` and `b` failed, by an answer to the whole batch, and by an answer to `a` alone.
     #[test]
-    fn failures_are_read_like_lambda_reads_them() {
+    fn answers_are_read_like_lambda_reads_them() {
+        let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
+        let in_object = format!("{{\"deep\":{deep},\"batchItemFailures\":[{{\"itemIdentifier\":\"a\"}}]}}");
+        let nested = format!("{{\"batchItemFailures\":{deep}}}");
+        let list = |items: &str| format!("{{\"batchItemFailures\":{items}}}");
+        let item = |identifier: &str| list(&format!("[{{\"itemIdentifier\":{identifier}}}]"));
+        let (none, all, one) = ((0, 0), (2, 1), (1, 1));
+        // In its own event, only the record's own name is a failure.
+        let whole = (2, 0);
+        let a_and = |item: &str| list(&format!("[{{\"itemIdentifier\":\"a\"}},{item}]"));
+        let table: Vec<(Vec<u8>, (usize, usize))> = [
+            // An empty or null response, and JSON that isn't an object.
+            ("", none),
+            ("null", none),
+            (" null\n", none),
+            ("{}", none),
+            ("true", none),
+            ("0", none),
+            ("1e999", none),
+            ("\"done\"", none),
+            ("\"{\"", none),
+            (r#""\ud800""#, none),
+            ("[]", none),
+            (r#"["batchItemFailures"]"#, none),
+            (r#"[{"itemIdentifier":"a"}]"#, none),
+            (&deep, none),
+            // An object without a list, or with an empty one.
+            (r#"{"statusCode":200}"#, none),
+            (r#"{"BatchItemFailures":[{"itemIdentifier":"a"}]}"#, none),
+            (r#"{"ok":{"batchItemFailures":[{"itemIdentifier":"a"}]}}"#, none),
+            (&list("[]"), none),
+            (&list("null"), none),
+            // Failures.
+            (&item("\"a\""), one),
+            (&in_object, one),
+            (r#"{"batchItem\u0046ailures":[{"itemIdentifier":"\u0061"}]}"#, one),
+            (&a_and(r#"{"itemIdentifier":"a"}"#), one),
+            (&a_and(r#"{"itemIdentifier":"b"}"#), (2, 1)),
+            // Identifiers that aren't in the event, are empty, null or missing, or aren't text.
+            (&item("\"c\""), whole),
+            (&item("\"A\""), whole),
+            (&item("\"\""), whole),
+            (&item("null"), whole),
+            (&item("1"), whole),
+            (&item("[\"a\"]"), whole),
+            (r#"{"batchItemFailures":[{"itemidentifier":"a"}]}"#, whole),
+            (&list("[{}]"), whole),
+            (&list("[\"a\"]"), whole),
+            (&list("[null]"), whole),
+            (&list("[[\"a\"]]"), whole),
+            (&a_and(r#"{"itemIdentifier":"c"}"#), (2, 1)),
+            (&a_and("{}"), (2, 1)),
+            // A list of another type, or two lists.
+            (&list("\"a\""), whole),
+            (&list("{}"), whole),
+            (&list("0"), whole),
+            (&list("false"), whole),
+            (&nested, whole),
+            (r#"{"batchItemFailures":[],"batchItemFailures":[]}"#, whole),
+            // No JSON.
+            (r#"{"batchItemFailures":[{"itemI"#, all),
+            (r#"{"batchItemFailures":[]"#, all),
+            (r#"{"batchItemFailures":[],}"#, all),
+            (r#"{'batchItemFailures':[]}"#, all),
+            (r#"{"batchItemFailures":[]}{"#, all),
+            ("{} x", all),
+            ("{", all),
+            ("\"", all),
+            (" ", all),
+            ("\n", all),
+            ("done", all),
+            ("None", all),
+            ("NaN", all),
+            ("True", all),
+            ("undefined", all),
+            ("<html>Bad gateway</html>", all),
+            ("\u{feff}{}", all),
+            ("null null", all),
+            ("\"a\nb\"", all),
+            ("01", all),
+        ]
+        .into_iter()
+        .map(|(text, failed)| (text.as_bytes().to_vec(), failed))
+        .chain([
+            (vec![0xff], all),
+            (b"\"\xff\"".to_vec(), all),
+            (b"{\"note\":\"\xc3\"}".to_vec(), all),
+            (vec![0x1f, 0x8b, 8, 0], all),
+            (vec![0], all),
+        ])
+        .collect();
         let known = ["a", "b"].map(str::to_owned);
-        let of = |response: &str| failed(response.as_bytes(), &known).map(|failed| failed.len());
-        for success in
-            ["null", "", "{}", "\"done\"", r#"{"batchItemFailures": []}"#, r#"{"batchItemFailures": null}"#]
-        {
-            assert_eq!(of(success), Some(0), "{success}");
-        }
-        assert_eq!(of(r#"{"batchItemFailures": [{"itemIdentifier": "a"}]}"#), Some(1));
-        for all in [
-            r#"{"batchItemFailures": [{"itemIdentifier": "c"}]}"#,
-            r#"{"batchItemFailures": [{"itemIdentifier": ""}]}"#,
-            r#"{"batchItemFailures": [{"itemIdentifier": null}]}"#,
-            r#"{"batchItemFailures": [{"itemidentifier": "a"}]}"#,
-            r#"{"batchItemFailures": "a"}"#,
-        ] {
-            assert_eq!(of(all), None, "{all}");
+        let of = |answer: &[u8], known: &[String], mode| {
+            failed(answer, known, mode).map_or(known.len(), |failed| failed.len())
+        };
+        for (answer, expected) in table {
+            let found = (of(&answer, &known, BatchMode::Whole), of(&answer, &known[..1], BatchMode::Each));
+            assert_eq!(found, expected, "{}", answer.escape_ascii());
         }
     }
 }

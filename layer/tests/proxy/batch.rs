@@ -110,6 +110,33 @@ async fn function_error_fails_only_unfinished_records() {
     assert_eq!(all.json()["stackTrace"], json!(["a", "b"]));
 }
 
+/// The function's connection to its own server may break, for example, and the function returns what it has.
+#[tokio::test]
+async fn answers_that_arent_json_fail_batches() {
+    let cut_off = r#"{"batchItemFailures":[{"itemI"#;
+    for (batch, answer, redelivered) in [
+        ("whole", cut_off, true),
+        ("whole", "<html>", true),
+        ("whole", "", false),
+        ("whole", "\"done\"", false),
+        ("each", cut_off, true),
+        ("each", "\"done\"", false),
+    ] {
+        let lambda = Lambda::start().await;
+        let function = Function::start(&lambda, &[BY_ID, ("IDEMPOTENCY_BATCH", batch)]).await;
+        let first = lambda.deliver(messages(&[("a", 1)]));
+        function.respond(&function.next().await, answer).await;
+        assert_eq!(returned(&posted(first).await), if redelivered { vec!["a"] } else { vec![] }, "{answer}");
+        let again = lambda.deliver(messages(&[("a", 1)]));
+        if redelivered {
+            function.respond(&function.next().await, "null").await;
+        } else {
+            assert!(function.gets_nothing().await, "{answer}");
+        }
+        assert!(returned(&posted(again).await).is_empty(), "{answer}");
+    }
+}
+
 /// The limit of recorded answers doesn't limit a batch's answer, which isn't recorded.
 #[tokio::test]
 async fn batch_answers_may_exceed_the_recording_limit() {
