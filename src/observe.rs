@@ -93,7 +93,7 @@ pub(crate) fn result_does_not_fit(id: &StoredKey, error: &Error, result_type: &s
 pub(crate) fn replayed(id: &StoredKey, record: &Record) {
     OUTAGE.store(0, Ordering::Relaxed);
     count(Metric::Replayed);
-    tracing::debug!(
+    tracing::info!(
         target: TARGET, event = "replayed", %id, generation = record.generation.get(),
         status = record.status().as_str(), "answered from the record"
     );
@@ -145,6 +145,15 @@ pub(crate) fn misused(error: &Error) {
 pub(crate) fn refused_unasked(error: &Error) {
     count(refusal(error.kind(), false));
     tracing::info!(target: TARGET, event = "refused", kind = error.kind().as_str(), "refused: {error}");
+}
+
+/// Nothing ran: the event can't be read as an HTTP request.
+#[cfg(feature = "http")]
+pub(crate) fn unreadable() {
+    tracing::info!(
+        target: TARGET, event = "refused", kind = "RequestUnreadable",
+        "refused: the event can't be read as an HTTP request"
+    );
 }
 
 /// Nothing ran: an idempotency key belongs to its caller, and the caller isn't verified.

@@ -5,7 +5,7 @@ mod together;
 use std::{num::NonZeroUsize, sync::Arc};
 
 use lambda_idempotency::{
-    Error, Failure, Key,
+    Error, ErrorKind, Failure, Key,
     lambda::batch::{Batch, DynamoDbRecord, KinesisRecord, SqsMessage},
     settings::Mode,
 };
@@ -119,7 +119,7 @@ where
 {
     let rules = &protection.rules;
     let Some(raw) = raw(event) else {
-        return Answer::refusal("Idempotency.Invalid", "the event isn't JSON; nothing ran");
+        return Answer::refused(protection, ErrorKind::Invalid, "the event isn't JSON; nothing ran");
     };
     let compared = match &rules.compare {
         Some(fields) => batch.fingerprint_fields(fields.iter().map(String::as_str)),
@@ -134,7 +134,7 @@ where
             "the event is a batch, whose records share one client context; set IDEMPOTENCY_CLAIM_FIELD to a field's \
              name, such as {name}: each record then gets that field"
         );
-        return Answer::refusal("Idempotency.Invalid", &message);
+        return Answer::refused(protection, ErrorKind::Invalid, &message);
     }
     let _ends = Ends(Arc::clone(together));
     let progress = Arc::clone(together);

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 use lambda_http::{Body, IntoResponse, request::LambdaRequest};
 use lambda_idempotency::{
-    Idempotency,
+    ErrorKind, Idempotency,
     lambda::http::{HttpLayer, ProblemKind, guarded_with},
     settings::Recording,
     time::Timestamp,
@@ -79,8 +79,9 @@ pub(crate) async fn request(
     deadline: Option<Timestamp>,
 ) -> Option<Answer> {
     let Ok(request) = serde_json::from_slice::<LambdaRequest>(&event.body) else {
-        return Some(Answer::refusal(
-            "Idempotency.Invalid",
+        return Some(Answer::refused(
+            protection,
+            ErrorKind::Invalid,
             "the event isn't an HTTP request of a known front end",
         ));
     };

@@ -16,6 +16,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tower::{Layer as _, ServiceExt as _, service_fn};
+use tracing::Instrument as _;
 
 use crate::{
     batch,
@@ -68,6 +69,15 @@ impl Answer {
         }
     }
 
+    /// The refusal of an event that the library doesn't get to see. In shadow mode, the function runs the event.
+    pub(crate) fn refused(protection: &Protection, kind: ErrorKind, message: &str) -> Self {
+        if protection.rules.settings.mode == Mode::Enforce {
+            protection.telemetry.refused(kind);
+            tracing::info!(event = "refused", kind = kind.as_str(), "refused: {message}");
+        }
+        Self::refusal(&format!("Idempotency.{}", kind.as_str()), message)
+    }
+
     /// An error of the layer, for a case that the library has no error for.
     pub(crate) fn refusal(error_type: &str, message: &str) -> Self {
         Self::error(Diagnostic { error_type: error_type.into(), error_message: message.into() })
@@ -84,7 +94,7 @@ async fn run(
     event: &Arc<Event>,
     protected: impl Future<Output = ()> + Send + 'static,
 ) {
-    if tokio::spawn(protected).await.is_ok() {
+    if tokio::spawn(protected.in_current_span()).await.is_ok() {
         return;
     }
     let passes = passes_after_panic(protection, event);
@@ -136,7 +146,7 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
         {
             let message =
                 format!("{owner} already has a field `{name}`; set IDEMPOTENCY_CLAIM_FIELD to another name");
-            return Some(Answer::refusal("Idempotency.Invalid", &message));
+            return Some(Answer::refused(&protection, ErrorKind::Invalid, &message));
         }
         match kind {
             Kind::Event => one(&protection, &event, deadline).await,
@@ -182,7 +192,7 @@ async fn one(
         let message = "the event isn't JSON, so it has no idempotency key";
         return Some(match passes_unkeyed {
             true => unprotected(protection, event).await,
-            false => Answer::refusal("Idempotency.MissingKey", message),
+            false => Answer::refused(protection, ErrorKind::MissingKey, message),
         });
     };
     let turn = Turn::new(protection, event);

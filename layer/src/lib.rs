@@ -19,6 +19,7 @@ mod http;
 pub mod in_memory;
 mod invoke;
 mod limited;
+mod logs;
 mod memory;
 mod proxy;
 mod recorded;
@@ -62,7 +63,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    lambda_runtime::tracing::init_default_subscriber();
+    logs::start();
     let is_concurrent = std::env::var("AWS_LAMBDA_MAX_CONCURRENCY").is_ok_and(|most| most != "1");
     // One thread is enough for one invocation at a time, and takes less memory.
     let mut runtime = match is_concurrent {
@@ -74,7 +75,10 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Err(error) => Err(error.into()),
     };
     ended.unwrap_or_else(|error| {
-        report(&format!("idempotency-extension: {error}"));
+        match logs::is_json() {
+            true => tracing::error!("{error}"),
+            false => report(&format!("idempotency-extension: {error}")),
+        }
         ExitCode::FAILURE
     })
 }

@@ -17,12 +17,13 @@ use lambda_idempotency::{
     time::{Clock as _, system_clock},
 };
 use tokio::sync::{oneshot, watch};
+use tracing::Instrument as _;
 
 use crate::{
     config::Rules,
     event::Event,
     function::{Function, Payload, Posted},
-    http as http_event, invoke,
+    http as http_event, invoke, logs,
     memory::Gathered,
     recorded,
     telemetry::Telemetry,
@@ -131,7 +132,8 @@ impl Protection {
             Ok(event) => {
                 let event = Arc::new(event);
                 self.function.polled(Some(&event));
-                invoke::invoke(&self, &event).await;
+                let invocation = logs::invocation(event.request_id());
+                invoke::invoke(&self, &event).instrument(invocation).await;
                 self.function.closed(&event);
                 self.pump();
             }

@@ -2,7 +2,7 @@
 
 use std::{env, io};
 
-use lambda_idempotency::metrics::Metric;
+use lambda_idempotency::{ErrorKind, metrics::Metric};
 use metrics_cloudwatch_embedded::{Builder, Collector};
 
 /// The CloudWatch namespace. The project's template uses the same namespace for Rust functions.
@@ -51,6 +51,15 @@ impl Telemetry {
     /// Counts an answer that Lambda rejected, since the invocation had timed out.
     pub(crate) fn late_answer(self) {
         metrics::counter!(LATE_ANSWER).increment(1);
+    }
+
+    /// Counts an event that the layer refused without the library.
+    pub(crate) fn refused(self, kind: ErrorKind) {
+        let metric = match kind {
+            ErrorKind::MissingKey => Metric::MissingKey,
+            _ => Metric::Invalid,
+        };
+        metrics::counter!(metric.name()).increment(1);
     }
 
     /// Counts an event that the function runs without protection.

@@ -72,6 +72,8 @@ struct State {
     queue: AsyncMutex<mpsc::UnboundedReceiver<Invocation>>,
     sender: mpsc::UnboundedSender<Invocation>,
     waiting: Mutex<BTreeMap<String, oneshot::Sender<Posted>>>,
+    /// The last request id.
+    last: Mutex<String>,
     /// Requests that aren't about invocations.
     others: Mutex<Vec<Received>>,
     /// The status of the answer to a posted response.
@@ -87,6 +89,7 @@ impl Lambda {
             queue: AsyncMutex::new(queue),
             sender,
             waiting: Mutex::default(),
+            last: Mutex::default(),
             others: Mutex::default(),
             status: Mutex::new(202),
             polls: AtomicU64::new(0),
@@ -131,9 +134,15 @@ impl Lambda {
         all.extend(headers.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let headers = all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let (sender, posted) = oneshot::channel();
+        self.state.last.lock().unwrap().clone_from(&request_id);
         self.state.waiting.lock().unwrap().insert(request_id, sender);
         self.state.sender.send(Invocation { headers, body: event.as_ref().to_vec() }).unwrap();
         posted
+    }
+
+    /// The request id of the last delivery.
+    pub(crate) fn last_request(&self) -> String {
+        self.state.last.lock().unwrap().clone()
     }
 
     /// Answers posted responses with this status from now on.

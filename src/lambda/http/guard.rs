@@ -41,6 +41,7 @@ use crate::{
     error::{Error, ErrorKind},
     future::BoxFuture,
     lambda::{self, take_ready},
+    observe,
 };
 
 /// Runs an HTTP function as `lambda_http::run` does, and guards it against events and responses that `lambda_http` 1.3
@@ -186,6 +187,7 @@ impl<S, R> Readable<S, R> {
 
 /// The response to a request that can't be read.
 fn refusal() -> Response<Body> {
+    observe::unreadable();
     Problem::from(ProblemKind::RequestUnreadable).into_response(&ProblemRules::default())
 }
 
