@@ -62,7 +62,8 @@ impl Idempotency {
     ///
     /// `IDEMPOTENCY_MODE` sets the mode: `enforce` (default), `shadow` or `off`; see [`Mode`](crate::settings::Mode).
     /// In the mode `off`, the environment doesn't have to choose a store. `IDEMPOTENCY_REQUIRED=1` refuses every mode
-    /// but `enforce`, even if the function's code sets the mode.
+    /// but `enforce`, even if the function's code sets the mode. In an emergency, `IDEMPOTENCY_MODE=off!` is `off`, and
+    /// overrides `IDEMPOTENCY_REQUIRED`.
     ///
     /// For DynamoDB, credentials, Region and endpoint come from the environment, as with any AWS SDK. Call
     /// this once, when the function starts.

@@ -454,6 +454,16 @@ pub(crate) fn switched(mode: Mode) {
     );
 }
 
+/// `IDEMPOTENCY_MODE=off!` switches protection off where `IDEMPOTENCY_REQUIRED=1` demands it. Logged once, when the
+/// function starts.
+pub(crate) fn required_overridden() {
+    tracing::error!(
+        target: TARGET, event = "required_overridden", mode = "off!",
+        "IDEMPOTENCY_MODE=off! overrides IDEMPOTENCY_REQUIRED=1: nothing protects this function. Remove the mode when \
+         the emergency is over"
+    );
+}
+
 /// Counts a delivery that isn't protected.
 pub(crate) fn not_enforced() {
     count(Metric::NotEnforced);

@@ -69,7 +69,7 @@ pub enum Recording {
 /// [`Off`](Self::Off) and [`Shadow`](Self::Shadow) protect nothing: every duplicate runs the handler again. So
 /// the library logs a warning when an [`Idempotency`](crate::Idempotency) is built, and counts each delivery as
 /// [`NotEnforced`](crate::metrics::Metric::NotEnforced). With `IDEMPOTENCY_REQUIRED=1` in the environment, it
-/// refuses both modes. [`guide::operations`](crate::guide::operations) says what each wrapper does in each mode.
+/// refuses both modes, unless the environment has `IDEMPOTENCY_MODE=off!`. [`guide::operations`](crate::guide::operations) says what each wrapper does in each mode.
 ///
 /// ```
 /// use lambda_idempotency::settings::Mode;

@@ -140,9 +140,11 @@ pub(crate) struct Rules {
     pub(crate) kms_key: Option<String>,
     /// How many invocations the function runs at a time.
     pub(crate) concurrency: usize,
-    /// Whether `IDEMPOTENCY_REQUIRED` is `1`, which means that the function must not run unprotected. The library
-    /// rejects values other than 0 and 1, and rejects `1` in a mode other than `enforce`.
+    /// Whether the function must not run unprotected. The library rejects `IDEMPOTENCY_REQUIRED=1` in a mode other than
+    /// `enforce`.
     pub(crate) is_required: bool,
+    /// Whether the function is on Managed Instances, where a sandbox has several workers.
+    pub(crate) is_managed: bool,
 }
 
 type HttpChoice = Arc<dyn Fn(HttpLayer) -> Result<HttpLayer, Error> + Send + Sync>;
@@ -209,7 +211,8 @@ impl Default for Rules {
             settings,
             kms_key: None,
             concurrency: 1,
-            is_required: false,
+            is_required: true,
+            is_managed: false,
         }
     }
 }
@@ -222,6 +225,10 @@ struct Draft {
     store: Option<String>,
     key: Option<KeyOf>,
     rules: Rules,
+    /// The value of `IDEMPOTENCY_REQUIRED`, if it's set.
+    is_required: Option<bool>,
+    /// See [`Config::is_off_anyway`].
+    is_off_anyway: bool,
     has_metrics: bool,
     port: u16,
     upstream: Option<String>,
@@ -232,6 +239,8 @@ struct Draft {
 pub(crate) struct Config {
     pub(crate) store: NamedStore,
     pub(crate) rules: Rules,
+    /// Whether the mode is `off!`: protection is off, whatever `IDEMPOTENCY_REQUIRED` says.
+    pub(crate) is_off_anyway: bool,
     pub(crate) has_metrics: bool,
     pub(crate) port: u16,
     /// The Runtime API from which the layer gets the function's events, if it isn't Lambda's own.
@@ -303,6 +312,8 @@ impl Draft {
             store: None,
             key: None,
             rules: Rules::default(),
+            is_required: None,
+            is_off_anyway: false,
             has_metrics: true,
             port: PORT,
             upstream: None,
@@ -406,11 +417,14 @@ impl Config {
         let key = draft.key(&values)?;
         draft.check(&values)?;
         let store = draft.store(environment)?;
-        let Draft { mut rules, has_metrics, port, upstream, .. } = draft;
+        let Draft { mut rules, is_required, is_off_anyway, has_metrics, port, upstream, .. } = draft;
         rules.key = key;
         rules.settings.max_response = recorded::limit(rules.max_response);
-        let concurrency = environment("AWS_LAMBDA_MAX_CONCURRENCY").and_then(|most| most.parse().ok());
-        rules.concurrency = concurrency.unwrap_or(1).max(1);
-        Ok(Self { store, rules, has_metrics, port, upstream })
+        rules.is_required = is_required.unwrap_or(rules.settings.mode == Mode::Enforce);
+        // Only Managed Instances set this variable ("Lambda Managed Instances", AWS Lambda developer guide).
+        let concurrency = environment("AWS_LAMBDA_MAX_CONCURRENCY");
+        rules.is_managed = concurrency.is_some();
+        rules.concurrency = concurrency.and_then(|most| most.parse().ok()).unwrap_or(1).max(1);
+        Ok(Self { store, rules, is_off_anyway, has_metrics, port, upstream })
     }
 }

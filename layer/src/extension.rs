@@ -29,19 +29,23 @@ struct Next {
 }
 
 impl Extension {
-    /// Registers the extension, for the event SHUTDOWN only.
+    /// Registers the extension for the event SHUTDOWN, and for INVOKE too if it `hears_invocations`.
     ///
-    /// The extension needs no INVOKE event, since the proxy sees each invocation itself. On Managed Instances, Lambda
-    /// offers only SHUTDOWN.
+    /// Usually, the extension needs no INVOKE event, since the proxy sees each invocation itself. On Managed Instances,
+    /// Lambda offers only SHUTDOWN.
     ///
     /// # Errors
     ///
     /// If Lambda refuses.
-    pub(crate) async fn register(upstream: Upstream) -> Result<Self, BoxError> {
+    pub(crate) async fn register(upstream: Upstream, hears_invocations: bool) -> Result<Self, BoxError> {
+        let events: &[u8] = match hears_invocations {
+            true => b"{\"events\":[\"INVOKE\",\"SHUTDOWN\"]}",
+            false => b"{\"events\":[\"SHUTDOWN\"]}",
+        };
         let request = Request::post(format!("{VERSION}/register"))
             .header("lambda-extension-name", NAME)
             .header("content-type", "application/json")
-            .body(full(&b"{\"events\":[\"SHUTDOWN\"]}"[..]))?;
+            .body(full(events))?;
         let response = upstream.pass(request).await?;
         let id = response.headers().get(EXTENSION_ID).cloned();
         match (response.status().is_success(), id) {
@@ -50,13 +54,13 @@ impl Extension {
         }
     }
 
-    /// Waits for the end of the sandbox. Returns true for a normal end (`spindown`), and false after a timeout or a
-    /// failure.
+    /// Waits for the end of the sandbox, and calls `invoked` for each event INVOKE until then. Returns true for a normal
+    /// end (`spindown`), and false after a timeout or a failure.
     ///
     /// # Errors
     ///
     /// If Lambda doesn't answer.
-    pub(crate) async fn ended(&self) -> Result<bool, BoxError> {
+    pub(crate) async fn ended(&self, invoked: impl Fn()) -> Result<bool, BoxError> {
         loop {
             let request = Request::get(format!("{VERSION}/event/next")).header(EXTENSION_ID, &self.id);
             let response = self.upstream.pass(request.body(empty())?).await?;
@@ -66,6 +70,7 @@ impl Extension {
                 Ok(next) if next.event_type == "SHUTDOWN" => {
                     return Ok(next.shutdown_reason.as_deref() == Some("spindown"));
                 }
+                Ok(next) if next.event_type == "INVOKE" => invoked(),
                 Ok(_) if status.is_success() => {}
                 _ => return Err(format!("Lambda didn't send the extension's next event: {status}").into()),
             }

@@ -101,13 +101,16 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
     let version = env!("CARGO_PKG_VERSION");
     tracing::info!(version, "the idempotency layer {version} starts");
     let config = Config::of_process()?;
+    if config.is_off_anyway {
+        return Ok(off_anyway(config, upstream));
+    }
     let store = config.store.open().await.map_err(|error| error.to_string())?;
     // In mode `off`, the library returns an error if the environment requires protection, and warns otherwise.
     let idempotency = open(&config.rules, store).await?;
     // The setting names another proxy between the layer and Lambda, from which the layer gets the invocations. The
     // Extensions API is always Lambda's own.
     let upstream = config.upstream.map_or_else(|| upstream.clone(), Upstream::new);
-    let telemetry = if config.has_metrics { Telemetry::start() } else { Telemetry::default() };
+    let telemetry = Telemetry::start_if(config.has_metrics);
     let protection = (config.rules.settings.mode != Mode::Off)
         .then(|| Protection::new(idempotency, config.rules, upstream.clone(), telemetry));
     let protection = protection.transpose().map_err(|error| error.to_string())?;
@@ -122,6 +125,22 @@ async fn open(rules: &Rules, store: Arc<dyn Store>) -> Result<Idempotency, Strin
         return rules.open_with(store, |builder| builder.cipher(cipher));
     }
     rules.open(store)
+}
+
+/// The proxy without protection, in the mode `off!`. The library would refuse the mode `off` if
+/// `IDEMPOTENCY_REQUIRED=1` is set and `off!` is in the file, which the library doesn't read.
+fn off_anyway(config: Config, upstream: &Upstream) -> Built {
+    let telemetry = Telemetry::start_if(config.has_metrics);
+    tracing::error!(
+        event = "required_overridden",
+        mode = "off!",
+        "idempotency is switched off by IDEMPOTENCY_MODE=off!, whatever IDEMPOTENCY_REQUIRED says: every event runs, \
+         duplicates too. Remove the mode when the emergency is over"
+    );
+    telemetry.not_enforced();
+    telemetry.flush();
+    let upstream = config.upstream.map_or_else(|| upstream.clone(), Upstream::new);
+    (Proxy::new(upstream, None, telemetry), None, config.port)
 }
 
 /// Starts the proxy, and the function's runtime behind it.
@@ -167,7 +186,12 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
         },
         Err(problem) => Err(problem),
     };
-    extension = Extension::register(upstream).await?;
+    // Without REQUIRED, Lambda's own events show whether the runtime bypasses the layer. They cost the sandbox a request
+    // per invocation. Managed Instances don't offer them.
+    let is_told =
+        |protection: &Arc<Protection>| !protection.rules.is_required && !protection.rules.is_managed;
+    let hears_invocations = serving.as_ref().is_ok_and(|protection| protection.as_ref().is_some_and(is_told));
+    extension = Extension::register(upstream, hears_invocations).await?;
     let protection = match serving {
         Ok(protection) => protection,
         Err(problem) => {
@@ -184,7 +208,8 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
         // shutdown takes up to 2 s longer, since the event SHUTDOWN can't reach this process while it waits.
         protection.reached().await;
     }
-    let is_in_order = extension.ended().await?;
+    let invoked = || protection.as_ref().map_or((), |protection| protection.invoked());
+    let is_in_order = extension.ended(invoked).await?;
     if let Some(protection) = protection {
         // Check this only after a normal end: a runtime that fails or times out during its init may send no request,
         // although the layer is in front of it.

@@ -2,7 +2,10 @@
 
 use std::{
     pin::pin,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -52,6 +55,8 @@ pub(crate) struct Protection {
     /// Whether the function's runtime has sent a request. If it never sends one, the layer isn't in front of the
     /// runtime.
     has_request: watch::Sender<bool>,
+    /// Whether it's reported that the layer isn't in front of the runtime.
+    is_bypassed: AtomicBool,
 }
 
 /// The Runtime API for the function.
@@ -107,7 +112,18 @@ impl Protection {
         let function = Function::new(rules.settings.execution);
         let streams = AtomicBool::new(rules.streams);
         let has_request = watch::Sender::new(false);
-        Ok(Arc::new(Self { idempotency, http, rules, function, upstream, telemetry, streams, has_request }))
+        let is_bypassed = AtomicBool::new(false);
+        Ok(Arc::new(Self {
+            idempotency,
+            http,
+            rules,
+            function,
+            upstream,
+            telemetry,
+            streams,
+            has_request,
+            is_bypassed,
+        }))
     }
 
     /// Begins as many polls of the real Runtime API as the function's waiting polls need.
@@ -207,27 +223,41 @@ impl Protection {
         let mut reached = pin!(async { requests.wait_for(|has_request| *has_request).await.is_ok() });
         if tokio::time::timeout(SLOW_INIT, &mut reached).await.is_err() {
             tracing::warn!(
-                "the function's runtime hasn't sent the layer a request yet. IDEMPOTENCY_REQUIRED=1 is set, so the \
-                 function gets no event until its runtime sends a request. Either the function's init is slow, or \
-                 the layer isn't in front of the runtime. In the second case, start the runtime with \
-                 /opt/idempotency-wrapper, as AWS_LAMBDA_EXEC_WRAPPER or in a bootstrap or ENTRYPOINT"
+                "the function's runtime hasn't sent the layer a request yet, and gets no event until it does. Either \
+                 the function's init is slow, or the layer isn't in front of the runtime. In the second case, start \
+                 the runtime with /opt/idempotency-wrapper, as AWS_LAMBDA_EXEC_WRAPPER or in a bootstrap or \
+                 ENTRYPOINT. To run the function unprotected, set IDEMPOTENCY_MODE=off!, or IDEMPOTENCY_REQUIRED=0"
             );
             reached.await;
         }
     }
 
-    /// If the function's runtime never sent a request, logs an error and counts the sandbox as not enforced. Call this
-    /// at the sandbox's end.
-    pub(crate) fn check_reached(&self) {
+    /// Notes that Lambda has handed out an invocation. If the function's runtime hasn't sent a request, logs an error
+    /// the first time, and counts the event as not enforced: a runtime behind the layer has polled before its first
+    /// invocation.
+    pub(crate) fn invoked(&self) {
         if *self.has_request.borrow() {
             return;
         }
-        tracing::error!(
-            "the function's runtime never sent the layer a request, so nothing protected the function's events: the \
-             layer isn't in front of the runtime. Start the runtime with /opt/idempotency-wrapper, as \
-             AWS_LAMBDA_EXEC_WRAPPER or in a bootstrap or ENTRYPOINT"
-        );
+        if !self.is_bypassed.swap(true, Ordering::Relaxed) {
+            tracing::error!(
+                event = "not_enforced",
+                "the function gets events, but its runtime never sent the layer a request, so nothing protects the \
+                 events: the layer isn't in front of the runtime. Start the runtime with /opt/idempotency-wrapper, as \
+                 AWS_LAMBDA_EXEC_WRAPPER or in a bootstrap or ENTRYPOINT"
+            );
+        }
         self.telemetry.not_enforced();
+        self.telemetry.flush();
+    }
+
+    /// Notes the sandbox's normal end, for platforms that don't tell of invocations. If the function's runtime never
+    /// sent a request, logs an error and counts the sandbox as not enforced, unless [`invoked`](Self::invoked) has done
+    /// so.
+    pub(crate) fn check_reached(&self) {
+        if !self.is_bypassed.load(Ordering::Relaxed) {
+            self.invoked();
+        }
     }
 
     /// Waits until the function's answers are recorded and sent, for at most `longest`. Then writes the last metrics.

@@ -25,9 +25,14 @@ impl std::fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
+    /// Starts counting if the metrics are switched on.
+    pub(crate) fn start_if(is_on: bool) -> Self {
+        if is_on { Self::start() } else { Self::default() }
+    }
+
     /// Starts counting, if this is the first call in the process. Later calls log a warning, and return a value that
     /// writes nothing.
-    pub(crate) fn start() -> Self {
+    fn start() -> Self {
         let function = env::var("AWS_LAMBDA_FUNCTION_NAME").unwrap_or_else(|_| "local".into());
         let collector =
             Builder::new().cloudwatch_namespace(NAMESPACE).with_dimension(DIMENSION, function).init();
@@ -67,7 +72,8 @@ impl Telemetry {
         metrics::counter!(Metric::Unprotected.name()).increment(1);
     }
 
-    /// Counts an event in the mode `off`, or a sandbox whose runtime isn't behind the layer.
+    /// Counts an event in the mode `off` or of a runtime that isn't behind the layer, a sandbox of such a runtime whose
+    /// events the layer didn't see, or a start in the mode `off!`.
     pub(crate) fn not_enforced(self) {
         metrics::counter!(Metric::NotEnforced.name()).increment(1);
     }

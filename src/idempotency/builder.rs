@@ -23,6 +23,8 @@ use crate::{
 const MODE: &str = "IDEMPOTENCY_MODE";
 /// The environment variable that forbids the modes without protection.
 const REQUIRED: &str = "IDEMPOTENCY_REQUIRED";
+/// The value of [`MODE`] that switches protection off even where [`REQUIRED`] is 1.
+const OFF_ANYWAY: &str = "off!";
 
 /// Builds an [`Idempotency`]; see [`Idempotency::builder`].
 #[must_use]
@@ -274,7 +276,8 @@ impl Builder {
     ///
     /// [`ErrorKind::Invalid`] for a duration that's zero or out of bounds, a local cache of less than 64 KiB (except
     /// 0), an empty or malformed name, a function whose name is neither given nor in the environment, a mode other
-    /// than [`Mode::Enforce`] where the environment has `IDEMPOTENCY_REQUIRED=1`, or a mode other than [`Mode::Off`]
+    /// than [`Mode::Enforce`] where the environment has `IDEMPOTENCY_REQUIRED=1` (except [`Mode::Off`] with
+    /// `IDEMPOTENCY_MODE=off!`), or a mode other than [`Mode::Off`]
     /// after [`Idempotency::builder_from_env`] where the environment names no store.
     pub fn build(self) -> Result<Idempotency, Error> {
         self.build_in(|name| std::env::var(name).ok())
@@ -294,6 +297,12 @@ impl Builder {
         };
         Scope::new(&function, "x")?;
         let is_required = is_required(variable(REQUIRED))?;
+        let is_overridden =
+            is_required && self.settings.mode == Mode::Off && variable(MODE).as_deref() == Some(OFF_ANYWAY);
+        if is_overridden {
+            observe::required_overridden();
+        }
+        let is_required = is_required && !is_overridden;
         check_store(self.settings.mode, self.lacks_store)?;
         switch(self.settings.mode, is_required)?;
         let is_snapshotted = initialization.as_deref() == Some("snap-start");
@@ -336,7 +345,11 @@ impl Builder {
 pub(super) fn mode_in(environment: impl Fn(&'static str) -> Option<String>) -> Result<Option<Mode>, Error> {
     let name = environment(MODE).filter(|name| !name.is_empty());
     let invalid = |error: Error| Error::new(ErrorKind::Invalid, format!("{MODE} is invalid: {error}"));
-    name.map(|name| name.parse::<Mode>().map_err(invalid)).transpose()
+    let parse = |name: String| match name.as_str() {
+        OFF_ANYWAY => Ok(Mode::Off),
+        name => name.parse::<Mode>().map_err(invalid),
+    };
+    name.map(parse).transpose()
 }
 
 /// Whether the environment requires that idempotency is enforced.
@@ -385,7 +398,8 @@ pub(super) fn switch(mode: Mode, is_required: bool) -> Result<(), Error> {
             ErrorKind::Invalid,
             format!(
                 "the mode is `{}`, but {REQUIRED}=1 requires that idempotency is enforced; set the mode to `enforce` \
-                 in {MODE}, or in the code that sets it",
+                 in {MODE}, or in the code that sets it. In an emergency, {MODE}={OFF_ANYWAY} switches protection off \
+                 anyway",
                 mode.as_str()
             ),
         )),

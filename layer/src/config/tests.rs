@@ -122,7 +122,8 @@ fn errors_name_the_invalid_setting() {
         ("IDEMPOTENCY_ON_STORE_FAILURE", "yes", "refuse or pass"),
         ("IDEMPOTENCY_ON_INTERNAL_ERROR", "1", "refuse or pass"),
         ("IDEMPOTENCY_EXECUTION", "exactly-once", "at-most-once"),
-        ("IDEMPOTENCY_MODE", "on", "enforce, shadow or off"),
+        ("IDEMPOTENCY_MODE", "on", "enforce, shadow, off or off!"),
+        ("IDEMPOTENCY_MODE", "shadow!", "enforce, shadow, off or off!"),
         ("IDEMPOTENCY_EVENT", "sns", "kinesis or dynamodb"),
         ("IDEMPOTENCY_BATCH", "all", "whole or each"),
         ("IDEMPOTENCY_BATCH_ANSWER", "error", "report or fail"),
@@ -267,6 +268,22 @@ fn file_problems_name_the_file() {
     );
     let rules = good.unwrap().rules;
     assert_eq!((rules.max_response, rules.streams), (5000, true));
+}
+
+#[test]
+fn enforced_protection_is_required_by_default() {
+    for (mode, required, expected) in [
+        ("enforce", "", true),
+        ("enforce", "1", true),
+        ("enforce", "0", false),
+        ("shadow", "", false),
+        ("off", "", false),
+        ("off!", "", false),
+    ] {
+        let rules = read(&[("IDEMPOTENCY_MODE", mode), ("IDEMPOTENCY_REQUIRED", required)]).unwrap();
+        assert_eq!(rules.is_required, expected, "{mode} {required}");
+    }
+    assert!(read(&[]).unwrap().is_required);
 }
 
 #[test]

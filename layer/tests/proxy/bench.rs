@@ -79,12 +79,15 @@ struct State {
     /// The status of the answer to a posted response.
     status: Mutex<u16>,
     polls: AtomicU64,
-    shut_down: tokio::sync::Notify,
+    /// The events for the extension.
+    events: AsyncMutex<mpsc::UnboundedReceiver<&'static str>>,
+    event_sender: mpsc::UnboundedSender<&'static str>,
 }
 
 impl Lambda {
     pub(crate) async fn start() -> Self {
         let (sender, queue) = mpsc::unbounded_channel();
+        let (event_sender, events) = mpsc::unbounded_channel();
         let state = Arc::new(State {
             queue: AsyncMutex::new(queue),
             sender,
@@ -93,7 +96,8 @@ impl Lambda {
             others: Mutex::default(),
             status: Mutex::new(202),
             polls: AtomicU64::new(0),
-            shut_down: tokio::sync::Notify::new(),
+            events: AsyncMutex::new(events),
+            event_sender,
         });
         let serving = Arc::clone(&state);
         let server = Server::start(move |request| {
@@ -160,9 +164,22 @@ impl Lambda {
         self.state.others.lock().unwrap().clone()
     }
 
-    /// Sends the event SHUTDOWN to the extension.
+    /// Sends the event INVOKE to the extension.
+    pub(crate) fn invoke(&self) {
+        self.state.event_sender.send("{\"eventType\":\"INVOKE\"}").unwrap();
+    }
+
+    /// Sends the event SHUTDOWN to the extension, at a normal end.
     pub(crate) fn shut_down(&self) {
-        self.state.shut_down.notify_one();
+        let event = "{\"eventType\":\"SHUTDOWN\",\"shutdownReason\":\"spindown\"}";
+        self.state.event_sender.send(event).unwrap();
+    }
+
+    /// Sends the event SHUTDOWN to the extension, after the function's process has ended.
+    #[expect(dead_code, reason = "the next commit uses it")]
+    pub(crate) fn fail(&self) {
+        let event = "{\"eventType\":\"SHUTDOWN\",\"shutdownReason\":\"failure\"}";
+        self.state.event_sender.send(event).unwrap();
     }
 }
 
@@ -195,12 +212,8 @@ impl State {
                 Reply::Whole(200, vec![id], b"{}".to_vec())
             }
             "/2020-01-01/extension/event/next" => {
-                self.shut_down.notified().await;
-                Reply::Whole(
-                    200,
-                    Vec::new(),
-                    b"{\"eventType\":\"SHUTDOWN\",\"shutdownReason\":\"spindown\"}".to_vec(),
-                )
+                let Some(event) = self.events.lock().await.recv().await else { return Reply::Silence };
+                Reply::Whole(200, Vec::new(), event.into())
             }
             INIT_ERROR if is_repeated => Reply::Whole(403, Vec::new(), SECOND_INIT_ERROR.to_vec()),
             _ => Reply::Whole(202, vec![("x-other".into(), "1".into())], b"other".to_vec()),

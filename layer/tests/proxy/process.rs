@@ -170,9 +170,10 @@ fn started(lambda: &Lambda, settings: &[(&str, &str)]) -> Function {
     Function::at(format!("127.0.0.1:{port}"), command)
 }
 
-/// Starts the program as an extension, and waits until it has asked for its first event.
+/// Starts the program as an extension that doesn't wait for the runtime, and waits until it has asked for its first
+/// event.
 async fn extension(lambda: &Lambda, settings: &[(&str, &str)]) -> Function {
-    let function = started(lambda, settings);
+    let function = started(lambda, &[&[("IDEMPOTENCY_REQUIRED", "0")], settings].concat());
     waits_for_an_event(lambda).await;
     function
 }
@@ -207,11 +208,12 @@ async fn extension_serves_until_the_sandbox_ends() {
     let others = lambda.others();
     assert_eq!(others[0].path, "/2020-01-01/extension/register");
     assert_eq!(others[0].headers["lambda-extension-name"], "idempotency");
-    assert_eq!(others[0].body, b"{\"events\":[\"SHUTDOWN\"]}");
+    assert_eq!(others[0].body, b"{\"events\":[\"INVOKE\",\"SHUTDOWN\"]}");
     assert_eq!(others[1].headers["lambda-extension-identifier"], "extension-1");
     let waiting = lambda.deliver(r#"{"id": 1}"#);
     function.respond(&function.next().await, "1").await;
     assert_eq!(posted(waiting).await.text(), "1");
+    lambda.invoke();
     let log = shut_down(&lambda, &mut function).await;
     assert!(!log.contains("never sent the layer a request"), "{log}");
     let version = format!("the idempotency layer {} starts", env!("CARGO_PKG_VERSION"));
@@ -249,14 +251,71 @@ async fn bypassed_layer_is_reported_at_shutdown() {
     assert!(log.contains(r#""idempotency_not_enforced":1"#), "{log}");
 }
 
+/// The sandbox may live for hours, so its end is too late for an alarm.
+#[tokio::test]
+async fn bypassed_events_are_reported_at_once() {
+    for mode in ["enforce", "shadow"] {
+        let lambda = Lambda::start().await;
+        let mode = ("IDEMPOTENCY_MODE", mode);
+        let mut function = extension(&lambda, &[WORKING, &[WITH_METRICS, mode]].concat()).await;
+        for nth in 1..=2 {
+            lambda.invoke();
+            let counted = || function.log().matches(r#""idempotency_not_enforced":1"#).count();
+            until("the event is counted", || counted() == nth).await;
+        }
+        let log = shut_down(&lambda, &mut function).await;
+        assert_eq!(log.matches("never sent the layer a request").count(), 1, "{log}");
+        assert_eq!(log.matches(r#""idempotency_not_enforced":1"#).count(), 2, "{log}");
+    }
+}
+
+#[tokio::test]
+async fn managed_instances_are_told_only_of_the_end() {
+    let lambda = Lambda::start().await;
+    let managed = ("AWS_LAMBDA_MAX_CONCURRENCY", "8");
+    let mut function = extension(&lambda, &[WORKING, &[managed]].concat()).await;
+    assert_eq!(lambda.others()[0].body, b"{\"events\":[\"SHUTDOWN\"]}");
+    shut_down(&lambda, &mut function).await;
+}
+
+/// In an outage of the store, one change of one variable lets every event pass.
+#[tokio::test]
+async fn kill_switch_overrides_required_protection() {
+    let file = fresh_path();
+    std::fs::write(&file, r#"{"mode": "off!", "table": "records", "key": "/id"}"#).unwrap();
+    let required = ("IDEMPOTENCY_REQUIRED", "1");
+    let in_file = [("IDEMPOTENCY_CONFIG", file.to_str().unwrap()), required, WITH_METRICS];
+    let variable = [("IDEMPOTENCY_MODE", "off!"), ("IDEMPOTENCY_KEY", "/id"), required, WITH_METRICS];
+    for settings in [&in_file[..], &variable] {
+        let lambda = Lambda::start().await;
+        let port = free_port().to_string();
+        let mut command = program(&lambda, settings);
+        command.env("IDEMPOTENCY_PORT", &port);
+        let mut function = Function::at(format!("127.0.0.1:{port}"), command);
+        waits_for_an_event(&lambda).await;
+        assert!(function.log().contains("switched off by IDEMPOTENCY_MODE=off!"), "{}", function.log());
+        for nth in 1..=2 {
+            let waiting = lambda.deliver(r#"{"id": 1}"#);
+            let event = function.next().await;
+            let log = function.log();
+            assert_eq!(log.matches(r#""idempotency_not_enforced":1"#).count(), nth + 1, "{log}");
+            function.respond(&event, "1").await;
+            assert_eq!(posted(waiting).await.text(), "1");
+        }
+        shut_down(&lambda, &mut function).await;
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
 #[tokio::test]
 async fn required_extension_waits_for_the_runtime() {
     let lambda = Lambda::start().await;
-    let function = started(&lambda, &[WORKING, &[("IDEMPOTENCY_REQUIRED", "1")]].concat());
+    let function = started(&lambda, WORKING);
     until("the warning is logged", || function.log().contains("hasn't sent the layer a request")).await;
     // So far, the extension has only registered. Lambda hands out no invocation until the extension asks for its first
     // event.
     assert_eq!(lambda.others().len(), 1, "{:?}", lambda.others());
+    assert_eq!(lambda.others()[0].body, b"{\"events\":[\"SHUTDOWN\"]}");
     let waiting = lambda.deliver(r#"{"id": 1}"#);
     function.respond(&function.next().await, "1").await;
     assert_eq!(posted(waiting).await.text(), "1");

@@ -531,15 +531,45 @@ fn required_enforcement_refuses_other_modes() {
 }
 
 #[test]
+fn kill_switch_overrides_required_enforcement() {
+    let built = |mode: Mode, required: &'static str, switch: &'static str| {
+        let builder = Idempotency::builder(MemoryStore::new()).function("tests").mode(mode);
+        builder.build_in(|name| match name {
+            "IDEMPOTENCY_REQUIRED" => Some(required.to_owned()),
+            "IDEMPOTENCY_MODE" => Some(switch.to_owned()),
+            _ => None,
+        })
+    };
+    for (mode, required, switch, is_built) in [
+        (Mode::Off, "1", "off!", true),
+        (Mode::Off, "1", "off", false),
+        (Mode::Off, "0", "off!", true),
+        // The function's code has chosen another mode, so the variable doesn't switch it off.
+        (Mode::Shadow, "1", "off!", false),
+        (Mode::Enforce, "1", "off!", true),
+    ] {
+        assert_eq!(built(mode, required, switch).is_ok(), is_built, "{mode:?} {required} {switch}");
+    }
+    let off = built(Mode::Off, "1", "off!").unwrap();
+    assert!(off.with_settings(|settings| settings.mode = Mode::Off).is_ok());
+    let error = built(Mode::Off, "1", "off").unwrap_err();
+    assert!(error.to_string().contains("IDEMPOTENCY_MODE=off!"), "{error}");
+}
+
+#[test]
 fn environment_sets_the_mode() {
     let mode = |name: Option<&str>| super::super::builder::mode_in(|_| name.map(str::to_owned));
-    for (name, expected) in
-        [("off", Mode::Off), ("shadow", Mode::Shadow), ("enforce", Mode::Enforce), ("", Mode::Enforce)]
-    {
+    for (name, expected) in [
+        ("off", Mode::Off),
+        ("off!", Mode::Off),
+        ("shadow", Mode::Shadow),
+        ("enforce", Mode::Enforce),
+        ("", Mode::Enforce),
+    ] {
         assert_eq!(mode(Some(name)).unwrap(), (!name.is_empty()).then_some(expected));
     }
     assert_eq!(mode(None).unwrap(), None);
-    for wrong in ["Off", "false", "disabled", "1"] {
+    for wrong in ["Off", "false", "disabled", "1", "off!!", "shadow!", "enforce!"] {
         let error = mode(Some(wrong)).unwrap_err().to_string();
         assert!(error.contains("IDEMPOTENCY_MODE") && error.contains(wrong), "{error}");
     }

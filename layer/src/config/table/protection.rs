@@ -11,23 +11,28 @@ pub(super) const SETTINGS: &[Setting] = &[
     Setting::new(
         "MODE",
         "`enforce`; `shadow` (the function always runs, and gets batches whole; the log and the metrics say what \
-         enforcing would have done); `off` (every event passes, and counts as not enforced). With \
-         `IDEMPOTENCY_REQUIRED=1`, only `enforce` is allowed",
-        "enforce, shadow or off",
+         enforcing would have done); `off` (every event passes, and counts as not enforced). If \
+         `IDEMPOTENCY_REQUIRED=1` is set, `shadow` and `off` fail the init. `off!` is `off` in any case: it's the [kill \
+         switch](#switch-it-off)",
+        "enforce, shadow, off or off!",
         |draft, mode| {
+            draft.is_off_anyway = mode == "off!";
+            let mode = if draft.is_off_anyway { "off" } else { mode };
             draft.rules.settings.mode = mode.parse().map_err(|_| Wrong::Value(mode.into()))?;
             Ok(())
         },
     ),
     Setting::new(
         "REQUIRED",
-        "`0`; `1`: the init fails in another mode than `enforce`, and the function gets no event until its runtime \
-         has sent the layer a request",
+        "`1` in the mode `enforce`: the function gets no event until its runtime has sent the layer a request. If the \
+         runtime isn't behind the layer, the init times out. With `0`, such a function runs unprotected; the layer \
+         logs an error and counts each event as not enforced. If you set `1` yourself, the init also fails in another \
+         mode than `enforce`",
         "1 or 0",
         |draft, flag| {
-            draft.rules.is_required = match flag {
-                "1" => true,
-                "0" => false,
+            draft.is_required = match flag {
+                "1" => Some(true),
+                "0" => Some(false),
                 _ => return Err(Wrong::Value(flag.into())),
             };
             Ok(())
