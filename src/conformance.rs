@@ -100,6 +100,7 @@ const CASES: &[Case] = cases! {
     "versions are compared by exact numbers" => numbers::versions,
     "a reclaim removes the old outcome" => lifecycle::reclaim_leaves_nothing,
     "a takeover stores its own invocation and keeps the fingerprint" => lifecycle::take_over_replaces,
+    "a takeover by the claim's own owner shortens the lease" => lifecycle::shortened_leases,
     "a claim without an expiry behaves like any other" => lifecycle::lasting_claims,
     "an interrupted attempt is recorded" => lifecycle::interrupted_is_kept,
     "a settled record has no lease, and its own expiry" => lifecycle::settled_without_lease,

@@ -17,6 +17,7 @@ use crate::{
 /// - [`permanent`](Self::permanent): the operation failed, and its handler doesn't run again. The failure is recorded.
 /// - [`transient`](Self::transient): the next delivery runs the handler again, even with [`Recording::Record`].
 ///   Exception: at-most-once execution records this failure too, and the handler doesn't run again.
+/// - [`interrupted`](Self::interrupted): the work was done by another process, which died before it answered.
 /// - any other error, by `?`: [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error) decides, which
 ///   also says what becomes of a run in which a step was refused.
 ///
@@ -39,6 +40,7 @@ pub struct Failure(How);
 enum How {
     Permanent(RecordedFailure),
     Transient(Caused),
+    Interrupted(Caused),
     /// The settings decide.
     Other(Caused),
 }
@@ -63,12 +65,37 @@ impl Failure {
         Self(How::Transient(Caused::new(error)))
     }
 
+    /// Creates the failure of a handler whose work another process did, if that process died before it answered.
+    ///
+    /// Use it only if nothing of that process runs any more. It may have had its effect. So the key isn't released: the
+    /// claim's lease ends after 10 seconds, in which requests that the process sent may still have their effect. Then the
+    /// next delivery takes over, and [`ClaimHandle::is_takeover`](crate::ClaimHandle::is_takeover) tells it of the
+    /// interruption. If the lease ends sooner anyway, it stays. Under at-most-once, the claim stays too, and an operator
+    /// must settle it.
+    ///
+    /// ```
+    /// use lambda_idempotency::Failure;
+    /// use tokio::process::Command;
+    ///
+    /// async fn convert(file: &str) -> Result<(), Failure> {
+    ///     let ended = Command::new("convert").arg(file).status().await?;
+    ///     match ended.code() {
+    ///         Some(0) => Ok(()),
+    ///         Some(code) => Err(Failure::transient(format!("convert: {code}"))),
+    ///         None => Err(Failure::interrupted("convert was killed")),
+    ///     }
+    /// }
+    /// ```
+    pub fn interrupted<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
+        Self(How::Interrupted(Caused::new(error)))
+    }
+
     /// The failure to record, if the handler's failure is permanent.
     #[cfg(feature = "events")]
     pub(crate) fn recorded(&self) -> Option<&RecordedFailure> {
         match &self.0 {
             How::Permanent(failure) => Some(failure),
-            How::Transient(_) | How::Other(_) => None,
+            How::Transient(_) | How::Interrupted(_) | How::Other(_) => None,
         }
     }
 
@@ -76,7 +103,7 @@ impl Failure {
     fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         match &self.0 {
             How::Permanent(_) => None,
-            How::Transient(caused) | How::Other(caused) => Some(&*caused.error),
+            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => Some(&*caused.error),
         }
     }
 
@@ -84,7 +111,7 @@ impl Failure {
     pub(crate) fn error_type(&self) -> &str {
         match &self.0 {
             How::Permanent(failure) => &failure.error_type,
-            How::Transient(caused) | How::Other(caused) => &caused.error_type,
+            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => &caused.error_type,
         }
     }
 
@@ -93,7 +120,7 @@ impl Failure {
     pub(crate) fn own_text(&self) -> Option<String> {
         match &self.0 {
             How::Permanent(_) => None,
-            How::Transient(caused) | How::Other(caused) => {
+            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => {
                 caused.error.downcast_ref::<crate::Error>().map(ToString::to_string)
             }
         }
@@ -132,7 +159,7 @@ impl fmt::Display for Failure {
                 own::note(|| failure.error_type.clone(), false);
                 f.write_str(&failure.error_message)
             }
-            How::Transient(caused) | How::Other(caused) => {
+            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => {
                 caused.note();
                 caused.error.fmt(f)
             }
@@ -146,6 +173,7 @@ impl fmt::Debug for Failure {
         let how = match self.0 {
             How::Permanent(_) => ", permanent",
             How::Transient(_) => ", transient",
+            How::Interrupted(_) => ", interrupted",
             How::Other(_) => "",
         };
         write!(f, "Failure({}{how})", self.error_type())
@@ -166,6 +194,8 @@ pub(crate) struct ErrorPolicy {
 pub(crate) enum OnError {
     /// The key is released.
     Release,
+    /// The claim's lease ends soon.
+    Interrupt,
     /// This failure is recorded. If it's `None`, the code that called [`ErrorPolicy::on`] makes the failure from the
     /// error's type and message.
     Record(Option<RecordedFailure>),
@@ -187,6 +217,7 @@ impl ErrorPolicy {
         let said = (error as &dyn Any).downcast_ref::<Failure>().map(|failure| &failure.0);
         match (said, self.on_error, self.execution) {
             (Some(How::Permanent(failure)), ..) => OnError::Record(Some(failure.clone())),
+            (Some(How::Interrupted(_)), ..) => OnError::Interrupt,
             (Some(How::Transient(_)), _, Execution::AtLeastOnce) | (_, Recording::Release, _) => {
                 OnError::Release
             }
@@ -248,11 +279,17 @@ mod tests {
         assert_eq!(outcomes(&Failure::permanent("Final", "no")), [is_final(), is_final(), is_final()]);
         assert_eq!(outcomes(&Failure::transient("down")), [release(), release(), record()]);
         assert_eq!(outcomes(&"by `?`".into()), [release(), record(), record()]);
+        assert_eq!(outcomes(&Failure::interrupted("killed")), [const { OnError::Interrupt }; 3]);
     }
 
     #[test]
     fn debug_shows_no_text() {
-        let failures = [Failure::permanent("Final", "secret"), Failure::transient("secret"), "secret".into()];
+        let failures = [
+            Failure::permanent("Final", "secret"),
+            Failure::transient("secret"),
+            Failure::interrupted("secret"),
+            "secret".into(),
+        ];
         for failure in failures {
             assert!(!format!("{failure:?}").contains("secret"));
             assert_eq!(failure.to_string(), "secret");

@@ -15,7 +15,7 @@ use crate::{
     metrics::{Metric, count, measure},
     protocol::Held,
     record::{Generation, Record, Status},
-    settings::{Mode, Settings},
+    settings::{Execution, Mode, Settings},
     store::StoreError,
     time::{Stopwatch, Timestamp},
 };
@@ -409,6 +409,35 @@ pub(crate) fn abandoned(id: &StoredKey, held: &Held, frees_at: Option<Timestamp>
     tracing::warn!(
         target: TARGET, event = "abandoned", %id, generation = held.generation.get(),
         frees_at_ms = frees_at.map(Timestamp::as_millis), "{message}"
+    );
+}
+
+/// The handler's process ended without an answer. `is_short` says whether the lease is known to end soon. Under
+/// at-most-once, the claim stays as it is.
+pub(crate) fn interrupted(
+    id: &StoredKey,
+    held: &Held,
+    is_short: bool,
+    execution: Execution,
+    cause: Option<&dyn StdError>,
+) {
+    count(Metric::Abandoned);
+    let message = match (execution, is_short) {
+        (Execution::AtMostOnce, _) => {
+            "the handler's process ended without an answer: once the lease has expired, settle the record by hand; \
+             `idempotency inspect` shows how"
+        }
+        (Execution::AtLeastOnce, true) => {
+            "the handler's process ended without an answer: the key is free within seconds"
+        }
+        (Execution::AtLeastOnce, false) => {
+            "the handler's process ended without an answer, and the lease isn't known to be shortened: the end of the \
+             lease frees the key"
+        }
+    };
+    tracing::warn!(
+        target: TARGET, event = "interrupted", %id, generation = held.generation.get(), attempt = held.attempt,
+        cause = whole(cause), "{message}"
     );
 }
 

@@ -70,6 +70,30 @@ pub(super) async fn take_over_replaces(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
+/// The protocol shortens the lease of a claim whose process died with a takeover by the claim's own owner. Nothing else
+/// changes. A second such write is refused, since the lease is no longer as seen. Then the claim can still be extended and
+/// settled.
+pub(super) async fn shortened_leases(store: &dyn Store) -> Verdict {
+    for lock in [first_lock()?, lasting_lock()?, second_lock()?] {
+        for settlement in settlements() {
+            let key = fresh_key()?;
+            let claimed = Record::from(lock.clone());
+            applied(store, &key, &Write::Claim(lock.clone()), &claimed).await?;
+            let until = lock.lease_until.saturating_sub(Duration::from_millis(1));
+            let shorter = Write::TakeOver { seen: Revision::of(&claimed), lock: claimed.lock_until(until) };
+            let short = Record { state: State::Started { lease_until: until }, ..claimed.clone() };
+            applied(store, &key, &shorter, &short).await?;
+            refused(store, &key, &shorter, Some(&short)).await?;
+            let (owner, generation, expires_at) = (lock.owner, lock.generation, lock.expires_at);
+            let extension = Write::Extend { owner, generation, lease_until: lock.lease_until, expires_at };
+            applied(store, &key, &extension, &claimed).await?;
+            applied(store, &key, &shorter, &short).await?;
+            applied(store, &key, &settle(&short, settlement.clone()), &settled(&short, settlement)).await?;
+        }
+    }
+    Ok(())
+}
+
 /// A claim that never expires is extended, taken over and reclaimed like any other. It has no expiry until a
 /// write sets one. Every settlement sets an expiry.
 pub(super) async fn lasting_claims(store: &dyn Store) -> Verdict {

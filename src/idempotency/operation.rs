@@ -309,8 +309,10 @@ impl<F: Format> Operation<F> {
                 Ok(value) => return (Verdict::result::<T, F>(&target_key, &value), Ok(value)),
                 Err(error) => error,
             };
-            let OnError::Record(said) = policy.on_shown(&error) else {
-                return (Verdict::Release, Err((error, None)));
+            let said = match policy.on_shown(&error) {
+                OnError::Record(said) => said,
+                OnError::Release => return (Verdict::Release, Err((error, None))),
+                OnError::Interrupt => return (Verdict::Dead, Err((error, None))),
             };
             let described = || {
                 let own = own::shown_by(&error).error_type;

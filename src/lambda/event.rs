@@ -506,6 +506,7 @@ fn judge<R: Serialize, E: Into<Diagnostic> + fmt::Debug + 'static>(
     };
     match policy.on(&error) {
         OnError::Release => (Verdict::Release, Err(RunError::Handler(error))),
+        OnError::Interrupt => (Verdict::Dead, Err(RunError::Handler(error))),
         // This delivery gets the recorded failure too, like its duplicates.
         OnError::Record(Some(said)) => (Verdict::failure(&said), Err(RunError::Recorded(said))),
         OnError::Record(None) => {

@@ -14,6 +14,9 @@ use crate::{
 /// A STARTED record outlives its lease by at least this much, so that the sweeper never removes a lock that
 /// may still be live.
 pub(super) const MIN_LOCK_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long an interrupted claim keeps its key. A request that the handler's process sent just before its end may still
+/// be on its way, and another run should find its effect.
+pub(super) const INTERRUPTED_LEASE: Duration = Duration::from_secs(10);
 /// A settlement isn't retried if less time than this is left, since no store answers sooner.
 pub(super) const LAST_TRY: Duration = Duration::from_millis(10);
 
@@ -107,6 +110,9 @@ pub enum Intent {
         /// Whether this attempt ended without an answer, for example by a panic.
         interrupted: bool,
     },
+    /// Leave the claim unsettled, but end its lease soon: the handler's process died, and nothing of it runs any more.
+    /// The next delivery then takes over, and learns of the interruption. Under at-most-once, nothing changes.
+    Interrupt,
 }
 
 impl Intent {
@@ -116,6 +122,7 @@ impl Intent {
             Self::Complete(_) | Self::Commit(_) => Status::Completed,
             Self::Fail(_) => Status::Failed,
             Self::Release { .. } => Status::Released,
+            Self::Interrupt => Status::Started,
         }
     }
 
@@ -141,7 +148,12 @@ pub(super) struct Task {
 
 impl Task {
     pub(super) fn new(plan: &Plan, now: Timestamp, intent: Intent, is_in_doubt: bool) -> Self {
-        Self { intent, by: plan.settle_by(now), retries: 0, is_in_doubt }
+        let by = match intent {
+            // The caller gets no answer, so it doesn't matter how long the front end waits.
+            Intent::Interrupt => now.saturating_add(plan.limits.settle_within),
+            _ => plan.settle_by(now),
+        };
+        Self { intent, by, retries: 0, is_in_doubt }
     }
 
     /// Counts one more retry and returns its number. If there's no time for another retry, or the limits' maximum

@@ -1,4 +1,4 @@
-//! Settles a held claim: completes, fails or releases it, and handles its loss.
+//! Settles a held claim: completes, fails or releases it, or ends its lease soon (T9). Handles the claim's loss.
 
 use crate::{
     outcome::Outcome,
@@ -6,18 +6,27 @@ use crate::{
         Action, End, Event, Fault, Held, Intent,
         Next::{self, Act},
         Phase, Plan, Refusal, over,
-        plan::Task,
+        plan::{INTERRUPTED_LEASE, Task},
         refusal_for,
         settlement::{self, is_outcome_of, is_own_outcome, is_still_held, unrecorded},
     },
     record::Record,
-    store::{StoreErrorKind, Write, WriteOutcome},
+    settings::Execution,
+    store::{Revision, StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
 
 /// Sends the settlement, even after the lease has expired: it's still applied if no other claim has taken
 /// over.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task) -> Next {
+    match (&task.intent, plan.rules.execution) {
+        (Intent::Interrupt, Execution::AtMostOnce) => return over(End::Recorded),
+        // The write compares the lease, which may have been extended. So read it first.
+        (Intent::Interrupt, Execution::AtLeastOnce) => {
+            return Act(Phase::LookingForSettlement { held, task }, Action::Read);
+        }
+        _ => {}
+    }
     let settlement = settlement::of(plan, plan.rules.retention, now, &held, &task.intent);
     let write = Write::Settle { owner: held.owner, generation: held.generation, settlement };
     Act(Phase::Settling { held, task }, Action::Apply(write))
@@ -67,6 +76,9 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, held: Held, task: Task, event
 fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<Record>) -> Next {
     match record {
         Some(record) if is_outcome_of(held.owner, &task.intent, &record) => over(End::Recorded),
+        Some(record) if task.intent == Intent::Interrupt && is_still_held(&held, &record) => {
+            interrupt(plan, now, held, task, &record)
+        }
         Some(record) if is_still_held(&held, &record) => match task.again(plan, now) {
             // The read already took time, so the first retry needs no pause.
             Ok((task, 0)) => send(plan, now, held, task),
@@ -77,11 +89,30 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
         // attempt was applied after all, so its outcome counts.
         Some(record) if is_own_outcome(held.owner, &record) => over(End::Superseded(record)),
         // The claim is lost, so there's nothing left to release.
-        record if matches!(task.intent, Intent::Release { .. }) => {
+        record if matches!(task.intent, Intent::Release { .. } | Intent::Interrupt) => {
             let lease_until = record.and_then(|record| record.lease_until());
             over(End::Fenced(lease_until.map(|lease_until| plan.rules.claimable_at(lease_until))))
         }
         record => Next::RecordAnew { lost: held, task, record },
+    }
+}
+
+/// T9: ends the lease of the claim in `record` soon, unless it ends as soon already.
+///
+/// The write is T3's, by the claim's own executor: a compare-and-set on the claim and its lease, in which only the lease
+/// changes. The owner and the generation stay, so the claim can still be settled until it's taken over. An extension that
+/// arrives late makes the lease longer again, which only delays the takeover. The expiry stays, since it may be later.
+fn interrupt(plan: &Plan, now: Timestamp, held: Held, task: Task, record: &Record) -> Next {
+    let until = now.saturating_add(INTERRUPTED_LEASE);
+    if record.lease_until().is_none_or(|lease_until| lease_until <= until) {
+        return over(End::Recorded);
+    }
+    match task.again(plan, now) {
+        Ok((task, _)) => {
+            let write = Write::TakeOver { seen: Revision::of(record), lock: record.lock_until(until) };
+            Act(Phase::Settling { held, task }, Action::Apply(write))
+        }
+        Err(task) => unrecorded(plan, &held, task.is_in_doubt, Refusal::Unavailable),
     }
 }
 
@@ -94,6 +125,7 @@ fn omitted(intent: &Intent) -> Option<Intent> {
         Intent::Complete(Outcome::Omitted)
         | Intent::Commit(Outcome::Omitted)
         | Intent::Fail(Outcome::Omitted)
-        | Intent::Release { .. } => None,
+        | Intent::Release { .. }
+        | Intent::Interrupt => None,
     }
 }

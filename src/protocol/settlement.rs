@@ -22,7 +22,7 @@ pub(super) fn of(
 }
 
 /// Returns the settlement that stores the outcome in `intent` at `now`. The outcome expires after `retention`. Returns
-/// `None` for a release, which has no outcome.
+/// `None` for a release or an interruption, which have no outcome.
 pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> Option<Settlement> {
     let expires_at = now.saturating_add(retention).rounded_up_to_second();
     match intent.clone() {
@@ -30,7 +30,7 @@ pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> O
             Some(Settlement::Complete(outcome, expires_at))
         }
         Intent::Fail(outcome) => Some(Settlement::Fail(outcome, expires_at)),
-        Intent::Release { .. } => None,
+        Intent::Release { .. } | Intent::Interrupt => None,
     }
 }
 

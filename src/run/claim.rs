@@ -264,6 +264,10 @@ impl Claim {
         let (key, held) = (self.key(), self.held());
         let cause = ending.store_error.as_ref().map(|error| error as _);
         match &ending.end {
+            End::Recorded | End::Unrecorded(_) if status == Status::Started => {
+                let rules = self.driver.rules();
+                observe::interrupted(key, &held, ending.end == End::Recorded, rules.execution, cause);
+            }
             End::Recorded => observe::settled(key, &held, status),
             End::Superseded(_) | End::Fenced(_) => observe::fenced(key, &held),
             End::Unrecorded(_) if status == Status::Released => observe::not_released(key, &held, cause),

@@ -127,7 +127,7 @@ impl Optimistic {
         verdict: Verdict,
         writes: Option<&OwnWrites>,
     ) -> Result<Ending, Declined> {
-        let is_put = !matches!(verdict, Verdict::Release | Verdict::Interrupted);
+        let is_put = !verdict.is_without_outcome();
         let copying = if self.is_copied { Copying::Put } else { Copying::No };
         let ending = self.driver.settle(&self.key, &mut self.state, verdict, writes, copying).await?;
         match &ending.end {

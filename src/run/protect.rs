@@ -332,7 +332,7 @@ fn judged<T, U>(
 
 /// If the verdict records nothing, passes a refusal on to the next outer operation.
 fn passed_on(key: &StoredKey, verdict: Verdict, refusals: &Refusals) -> Verdict {
-    if matches!(verdict, Verdict::Release | Verdict::Interrupted) {
+    if verdict.is_without_outcome() {
         refusals.pass_on(key);
     }
     verdict
@@ -436,7 +436,7 @@ async fn finish<U>(
     writes: Option<Box<OwnWrites>>,
 ) -> Finished<U> {
     let writes = writes.as_deref().filter(|_| verdict.is_success());
-    let is_released = matches!(verdict, Verdict::Release | Verdict::Interrupted);
+    let is_released = verdict.is_without_outcome();
     // If the handler ran under a claim and has no transaction, its effects have happened, whether or not the record is
     // written.
     let has_happened = writes.is_none() && matches!(right, Right::Claim(_));

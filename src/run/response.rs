@@ -34,6 +34,8 @@ pub(crate) enum Verdict {
     Release,
     /// Like `Release`, and the record remembers that the handler ended without an answer.
     Interrupted,
+    /// The handler's process ended without an answer: the claim's lease ends soon.
+    Dead,
 }
 
 /// Whether a copy of the settled record may be cached, and what the copy is made from.
@@ -56,7 +58,7 @@ impl Verdict {
     pub(crate) fn response(&self) -> Option<&Bytes> {
         match self {
             Self::Complete(response, _) | Self::Fail(Some(response)) => Some(response),
-            Self::CompleteOmitted | Self::Fail(None) | Self::Release | Self::Interrupted => None,
+            Self::CompleteOmitted | Self::Fail(None) | Self::Release | Self::Interrupted | Self::Dead => None,
         }
     }
 
@@ -95,7 +97,13 @@ impl Verdict {
             Self::Complete(..) | Self::CompleteOmitted => Status::Completed,
             Self::Fail(_) => Status::Failed,
             Self::Release | Self::Interrupted => Status::Released,
+            Self::Dead => Status::Started,
         }
+    }
+
+    /// Whether this verdict records neither a success nor a failure.
+    pub(crate) fn is_without_outcome(&self) -> bool {
+        matches!(self, Self::Release | Self::Interrupted | Self::Dead)
     }
 
     /// Whether this verdict records a success. Only a success commits the handler's own writes.
@@ -181,6 +189,7 @@ impl Driver {
             }
             Verdict::Release => Intent::Release { interrupted: false },
             Verdict::Interrupted => Intent::Release { interrupted: true },
+            Verdict::Dead => Intent::Interrupt,
             Verdict::CompleteOmitted => {
                 observe::not_retained(key, None, None);
                 Intent::Complete(Outcome::Omitted)

@@ -293,6 +293,6 @@ fn is_same(record: &Record, verdict: &Verdict) -> Option<bool> {
         Verdict::Complete(response, _) => Some(!is_failure && recorded.is_of(response)?),
         Verdict::Fail(Some(failure)) => Some(is_failure && recorded.is_of(failure)?),
         Verdict::CompleteOmitted | Verdict::Fail(None) => None,
-        Verdict::Release | Verdict::Interrupted => Some(false),
+        Verdict::Release | Verdict::Interrupted | Verdict::Dead => Some(false),
     }
 }

@@ -20,7 +20,8 @@ pub enum Write {
         lock: Lock,
     },
     /// T3, stale STARTED → STARTED: sets all fields of the lock but the fingerprint, if the record is STARTED and its
-    /// owner, generation, lock time and lease are as seen.
+    /// owner, generation, lock time and lease are as seen. If the lock has the owner and the generation that were seen,
+    /// it's T9: the claim stays, and its lease ends sooner. A store treats both alike.
     TakeOver {
         /// The version that was seen.
         seen: Revision,
@@ -145,9 +146,16 @@ pub enum WriteOutcome {
 }
 
 impl Write {
+    /// Whether this write is T9, which ends a claim's own lease sooner.
+    pub fn is_interruption(&self) -> bool {
+        matches!(self, Self::TakeOver { seen, lock }
+            if (seen.owner, seen.generation) == (lock.owner, lock.generation))
+    }
+
     /// Returns the lock that a claiming write stores; `None` for other writes.
-    pub const fn lock(&self) -> Option<&Lock> {
+    pub fn lock(&self) -> Option<&Lock> {
         match self {
+            write if write.is_interruption() => None,
             Self::Claim(lock) | Self::Reclaim { lock, .. } | Self::TakeOver { lock, .. } => Some(lock),
             Self::Settle { .. } | Self::Extend { .. } | Self::Conclude { .. } | Self::Resolve { .. } => None,
         }

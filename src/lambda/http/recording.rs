@@ -67,7 +67,11 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             Err(error) => policy.on(error),
             Ok(_) => policy.on(&()),
         };
-        let OnError::Record(said) = on_error else { return (Verdict::Release, None) };
+        let said = match on_error {
+            OnError::Record(said) => said,
+            OnError::Release => return (Verdict::Release, None),
+            OnError::Interrupt => return (Verdict::Dead, None),
+        };
         let failure = said.unwrap_or_else(|| RecordedFailure::new("HandlerError", how));
         (Verdict::failure(&failure), Some(Instead::OperationFailed(how)))
     }

@@ -282,3 +282,117 @@ fn release_of_a_lost_claim_reports_fenced() {
         assert!(matches!(action, Action::Settled(End::Fenced(_))), "{left:?}: {action:?}");
     }
 }
+
+/// Returns a machine that holds the claim and was told that its handler's process died, the claim's record, and the
+/// machine's action.
+fn interrupting(execution: Execution) -> (Run, Record, Action) {
+    let mut run = Run::with(execution);
+    let Action::Apply(claim) = run.feed(Event::Begin) else { panic!("not claimed") };
+    let record: Record = claim.lock().unwrap().clone().into();
+    assert!(matches!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Claimed(_)));
+    run.now = NOW.saturating_add(Duration::from_secs(5));
+    let action = run.feed(Event::Settle(Intent::Interrupt));
+    (run, record, action)
+}
+
+const SHORT: Timestamp = Timestamp::from_millis(1_795_000_015_000);
+
+/// The record with a lease until then.
+fn leased(record: &Record, lease_until: Timestamp) -> Record {
+    Record { state: RecordState::Started { lease_until }, ..record.clone() }
+}
+
+#[test]
+fn interruption_changes_only_the_lease() {
+    let (mut run, record, action) = interrupting(Execution::AtLeastOnce);
+    assert_eq!(action, Action::Read);
+    // The lease was extended, and the machine doesn't know it.
+    let there = leased(&record, NOW.saturating_add(LEASE * 2));
+    let Action::Apply(write) = run.feed(Event::Found(Some(there.clone()))) else { panic!("no write (T9)") };
+    assert_eq!(write.apply_to(Some(&there)), Some(leased(&record, SHORT)));
+    // The write is a compare-and-set on the claim and its lease.
+    assert_eq!(write.apply_to(Some(&record)), None);
+    let others = [
+        Record { owner: OTHER, ..there.clone() },
+        Record { generation: there.generation.next(NOW), ..there.clone() },
+        Record { state: RecordState::Completed(outcome()), ..there.clone() },
+        Record { state: RecordState::Released, ..there },
+    ];
+    for other in others {
+        assert_eq!(write.apply_to(Some(&other)), None, "{other:?}");
+    }
+    assert_eq!(write.apply_to(None), None);
+    assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
+}
+
+#[test]
+fn interruption_never_lengthens_a_lease() {
+    for lease_until in [SHORT, SHORT.saturating_sub(Duration::from_millis(1)), NOW] {
+        let (mut run, record, _) = interrupting(Execution::AtLeastOnce);
+        let there = leased(&record, lease_until);
+        assert_eq!(run.feed(Event::Found(Some(there))), Action::Settled(End::Recorded));
+    }
+}
+
+#[test]
+fn interrupted_at_most_once_claims_stay() {
+    let (_, _, action) = interrupting(Execution::AtMostOnce);
+    assert_eq!(action, Action::Settled(End::Recorded));
+}
+
+#[test]
+fn interruptions_are_retried_and_looked_into() {
+    let (mut run, record, _) = interrupting(Execution::AtLeastOnce);
+    assert_eq!(run.feed(LOST()), Action::Pause(0));
+    assert_eq!(run.feed(Event::Resumed), Action::Read);
+    let Action::Apply(_) = run.feed(Event::Found(Some(record.clone()))) else { panic!("no write (T9)") };
+    // The write's answer is lost: the record shows whether it was applied.
+    assert_eq!(run.feed(LOST()), Action::Read);
+    let mut applied = run.clone();
+    let there = leased(&record, SHORT);
+    assert_eq!(applied.feed(Event::Found(Some(there))), Action::Settled(End::Recorded));
+    assert!(matches!(run.feed(Event::Found(Some(record.clone()))), Action::Apply(Write::TakeOver { .. })));
+    // A lease that was extended in between is read from the refusal.
+    let extended = leased(&record, NOW.saturating_add(LEASE * 3));
+    let last = run.feed(refused(Some(extended)));
+    assert_eq!(last, Action::Settled(End::Unrecorded(Refusal::Unavailable)), "all retries are used up");
+}
+
+#[test]
+fn lost_claims_are_not_interrupted() {
+    let fenced = |until: Option<Timestamp>| Action::Settled(End::Fenced(until.map(claimable_at)));
+    let successor = started(60_000);
+    let lease = successor.lease_until();
+    for (there, expected) in [
+        (None, fenced(None)),
+        (Some(successor), fenced(lease)),
+        (Some(record(RecordState::Released, 100)), fenced(None)),
+        (Some(completed()), fenced(None)),
+    ] {
+        let (mut run, own, _) = interrupting(Execution::AtLeastOnce);
+        assert_eq!(run.clone().feed(Event::Found(there.clone())), expected);
+        run.feed(Event::Found(Some(own)));
+        assert_eq!(run.feed(refused(there)), expected);
+    }
+}
+
+/// The next delivery takes over once the short lease has ended, and learns of the interruption.
+#[test]
+fn takeovers_of_interrupted_claims_know_it() {
+    let left = Record { owner: OTHER, ..leased(&started(0), SHORT) };
+    for (secs, is_stale) in [(16, false), (18, true)] {
+        let mut run = Run::new();
+        run.now = NOW.saturating_add(Duration::from_secs(secs));
+        run.feed(Event::Begin);
+        let action = run.feed(refused(Some(left.clone())));
+        match action {
+            Action::Apply(Write::TakeOver { lock, .. }) => {
+                assert!(is_stale && lock.interrupted && lock.attempt == left.attempt + 1, "{lock:?}");
+            }
+            other => assert_eq!(
+                (other, is_stale),
+                (Action::Refused(Refusal::InProgress(Some(claimable_at(SHORT)))), false)
+            ),
+        }
+    }
+}
