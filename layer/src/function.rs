@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 use hyper::body::Incoming;
-use lambda_idempotency::settings::Execution;
+use lambda_idempotency::{Failure, settings::Execution};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -27,7 +27,7 @@ struct Delivery {
     headers: HeaderMap,
     body: Bytes,
     limit: usize,
-    posted: oneshot::Sender<Posted>,
+    posted: oneshot::Sender<Result<Posted, NoAnswer>>,
 }
 
 /// An event that the function is running.
@@ -36,7 +36,25 @@ struct Running {
     invocation: Arc<Event>,
     /// How many bytes of a streamed answer to read before the rest is passed through.
     limit: usize,
-    posted: oneshot::Sender<Posted>,
+    posted: oneshot::Sender<Result<Posted, NoAnswer>>,
+}
+
+/// Why the function gave no answer to an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// It never got the event.
+    NeverBegun,
+    /// Its process ended while it ran the event.
+    Died,
+}
+
+impl From<NoAnswer> for Failure {
+    fn from(why: NoAnswer) -> Self {
+        match why {
+            NoAnswer::NeverBegun => Self::transient("the function never got the event"),
+            NoAnswer::Died => Self::interrupted("the function's process ended without an answer"),
+        }
+    }
 }
 
 /// The function's answer to one event, as posted.
@@ -84,6 +102,8 @@ struct State {
     polls: usize,
     /// The invocations that the real Runtime API handed out and that aren't answered yet.
     open: Vec<Arc<Event>>,
+    /// Whether the function's process has ended.
+    has_ended: bool,
 }
 
 /// The function's side of the proxy.
@@ -119,24 +139,42 @@ impl Function {
         Err(event)
     }
 
+    /// Notes that the function's process has ended. No event begins any more, and the running ones get no answer.
+    pub(crate) fn ended(&self) {
+        let mut state = self.state();
+        state.has_ended = true;
+        state.queued.clear();
+        for (_, running) in state.running.drain() {
+            // Lambda knows that the function failed, and needs no answer to this event.
+            running.invocation.answers_now();
+            running.invocation.posted();
+            // The invocation may be over.
+            let _ = running.posted.send(Err(NoAnswer::Died));
+        }
+    }
+
     /// Whether the event may still run.
     fn may_begin(&self, delivery: &Delivery) -> bool {
         !delivery.posted.is_closed() && (self.may_run_late || !delivery.invocation.is_over())
     }
 
     /// Hands an event to the function as soon as the function polls, and waits for its answer. Reads at most `limit`
-    /// bytes of a streamed answer. `None` if the connection broke, or the invocation was over, before the function got
-    /// the event.
+    /// bytes of a streamed answer.
+    ///
+    /// # Errors
+    ///
+    /// [`NoAnswer::NeverBegun`] if the connection broke, the invocation was over, or the function's process ended
+    /// before the function got the event; [`NoAnswer::Died`] if the process ended later.
     pub(crate) async fn run(
         &self,
         invocation: &Arc<Event>,
         headers: HeaderMap,
         body: Bytes,
         limit: usize,
-    ) -> Option<Posted> {
+    ) -> Result<Posted, NoAnswer> {
         let (posted, answer) = oneshot::channel();
         self.hand_over(Delivery { invocation: Arc::clone(invocation), headers, body, limit, posted });
-        answer.await.ok()
+        answer.await.unwrap_or(Err(NoAnswer::NeverBegun))
     }
 
     fn hand_over(&self, delivery: Delivery) {
@@ -144,6 +182,9 @@ impl Function {
             return;
         }
         let mut state = self.state();
+        if state.has_ended {
+            return;
+        }
         state.waiting.retain(|waiter| !waiter.is_closed());
         match state.waiting.pop_front() {
             Some(waiter) => {
@@ -177,7 +218,7 @@ impl Function {
         &self,
         request_id: &str,
         invocation_id: Option<&HeaderValue>,
-    ) -> Option<oneshot::Sender<Posted>> {
+    ) -> Option<oneshot::Sender<Result<Posted, NoAnswer>>> {
         let mut state = self.state();
         state.runs(request_id, invocation_id)?;
         state.running.remove(request_id).map(|running| running.posted)

@@ -9,6 +9,7 @@ mod child;
 #[cfg(feature = "kms")]
 mod cipher;
 mod config;
+mod described;
 #[cfg(feature = "fuzz")]
 pub mod edge;
 mod event;
@@ -114,6 +115,9 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
     let protection = (config.rules.settings.mode != Mode::Off)
         .then(|| Protection::new(idempotency, config.rules, upstream.clone(), telemetry));
     let protection = protection.transpose().map_err(|error| error.to_string())?;
+    if let Some(protection) = &protection {
+        described::log(protection);
+    }
     Ok((Proxy::new(upstream, protection.clone(), telemetry), protection, config.port))
 }
 
@@ -165,6 +169,7 @@ async fn in_front(
         .map_err(|error| format!("{} can't be started: {error}", command[0].display()))?;
     let code = child.ended().await?;
     if let Some(protection) = protection {
+        protection.function_ended();
         protection.settled(LAST_SETTLEMENTS).await;
     }
     Ok(ExitCode::from(code))
@@ -213,8 +218,11 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
     if let Some(protection) = protection {
         // Check this only after a normal end: a runtime that fails or times out during its init may send no request,
         // although the layer is in front of it.
-        if is_in_order {
-            protection.check_reached();
+        match is_in_order {
+            true => protection.check_reached(),
+            // Lambda has ended the runtime's process, or found that it has ended ("Shutdown phase", AWS Lambda developer
+            // guide).
+            false => protection.function_ended(),
         }
         // After a timeout, the function's last answer may still be on its way to the store.
         protection.settled(SETTLEMENTS_AT_SHUTDOWN).await;

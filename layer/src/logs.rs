@@ -32,6 +32,8 @@ use tracing::{
 const REQUEST_ID: &str = "requestId";
 /// The layer's name for it in the fields of its events.
 const ITS_OTHER_NAME: &str = "request_id";
+/// The field that has JSON, which isn't quoted again.
+const JSON: &str = "wrappers";
 /// The targets of the library's and the layer's own events begin with this.
 const OWN: &str = "lambda_idempotency";
 
@@ -164,6 +166,7 @@ impl Line {
         match field.name() {
             "message" => self.message = text(value),
             REQUEST_ID | ITS_OTHER_NAME => self.request_id = Some(text(value)),
+            JSON => self.others.push((JSON, serde_json::from_str(&text(value)).unwrap_or_default())),
             name => self.others.push((name, value)),
         }
     }

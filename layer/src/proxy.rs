@@ -197,10 +197,10 @@ impl Protection {
             return self.late(&path, parts.headers, body).await;
         };
         let (reply, replied) = oneshot::channel();
-        let sent = waiting.send(Posted { is_error, headers: parts.headers, body, reply });
+        let sent = waiting.send(Ok(Posted { is_error, headers: parts.headers, body, reply }));
         let replied = match sent {
             Ok(()) => replied.await.map_err(|_| ()),
-            Err(Posted { .. }) => Err(()),
+            Err(_) => Err(()),
         };
         // If the invocation was answered without this answer, tell the function that its answer was accepted.
         Ok(replied.unwrap_or_else(|()| invoke::accepted()))
@@ -257,6 +257,16 @@ impl Protection {
     pub(crate) fn check_reached(&self) {
         if !self.is_bypassed.load(Ordering::Relaxed) {
             self.invoked();
+        }
+    }
+
+    /// Notes that the function's process has ended: the claims that it hasn't answered get a short lease. Call
+    /// [`settled`](Self::settled) afterwards.
+    ///
+    /// On Managed Instances, the end of one worker says nothing about the others, so nothing changes.
+    pub(crate) fn function_ended(&self) {
+        if !self.rules.is_managed && self.rules.settings.mode == Mode::Enforce {
+            self.function.ended();
         }
     }
 

@@ -66,7 +66,7 @@ impl Turn {
         event.begins();
         let (headers, body) = event.with_claim(protection.rules.claim_field.as_ref(), current().as_ref());
         let posted = protection.function.run(event, headers, body, protection.rules.max_response).await;
-        let posted = posted.ok_or_else(|| Failure::transient("the function never got the event"))?;
+        let posted = posted?;
         let read = match posted.is_error || matches!(posted.body, Payload::Broken(..)) {
             true => Err(failure(&posted, &protection.rules)),
             false => Ok(read(&posted)),

@@ -19,6 +19,7 @@ use lambda_idempotency::{
     time::{Clock as _, system_clock},
 };
 use lambda_runtime::Context as Invocation;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -49,7 +50,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     event: Option<PathBuf>,
 
-    /// The file with the JSON of the function's `describe()`: an object, or a list of objects. Options override it.
+    /// The file with the JSON of the function's `describe()`: an object, or a list of objects. For a function behind the
+    /// Lambda layer: the first line of its log in the format JSON (`"event":"started"`). Options override it.
     #[arg(long, value_name = "FILE", requires = "event")]
     describe: Option<PathBuf>,
 
@@ -352,9 +354,10 @@ impl Arguments {
             None => vec![Description::detect(self.function()?, event)],
             Some(path) => {
                 let text = contents(path).context(format!("couldn't read {}", path.display()))?;
-                let one = serde_json::from_slice::<Description>(&text).map(|one| vec![one]);
-                one.or_else(|_| serde_json::from_slice::<Vec<Description>>(&text))
-                    .context(format!("{} isn't what `describe()` returns", path.display()))?
+                let described = descriptions_in(&text);
+                let described =
+                    described.context(format!("{} isn't what `describe()` returns", path.display()))?;
+                fitting_first(described, event)
             }
         };
         let wanted = |description: &Description| {
@@ -395,6 +398,27 @@ impl Arguments {
         }
         description
     }
+}
+
+/// The descriptions in a file: one, a list, or the list in the field `wrappers` of the layer's log.
+fn descriptions_in(text: &[u8]) -> serde_json::Result<Vec<Description>> {
+    #[derive(Deserialize)]
+    struct Started {
+        wrappers: Vec<Description>,
+    }
+    if let Ok(started) = serde_json::from_slice::<Started>(text) {
+        return Ok(started.wrappers);
+    }
+    let one = serde_json::from_slice::<Description>(text).map(|one| vec![one]);
+    one.or_else(|_| serde_json::from_slice::<Vec<Description>>(text))
+}
+
+/// Puts the descriptions first whose wrapper takes events like this one. The others stay, since a function may use
+/// another wrapper than the event suggests.
+fn fitting_first(mut described: Vec<Description>, event: &[u8]) -> Vec<Description> {
+    let via = Description::detect("", event).via;
+    described.sort_by_key(|description| description.via != via);
+    described
 }
 
 impl Case {

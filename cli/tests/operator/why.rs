@@ -360,6 +360,32 @@ async fn described_url_may_lack_parameters() {
     fs::remove_file(&profile).unwrap();
 }
 
+/// The layer protects every kind of event, and its log has a description for each kind.
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_log_describes_every_kind() {
+    let bench = Bench::new().await;
+    let idempotency = Idempotency::builder(bench.store.clone()).function("shop").build().unwrap();
+    let done = async |_| Ok::<_, Failure>("done");
+    let worker = idempotency.sqs(|message: &SqsMessage| Key::from_json(message, "/order_id"), done);
+    let _ = worker.oneshot(delivery("orders/sqs.json")).await;
+    one(idempotency.events_by(KeyFields::new(["/order_id"]).unwrap()), "orders/sqs.json").await;
+    let wrappers = ["http", "sqs", "kinesis", "dynamodb", "event"]
+        .map(|via| json!({ "function": "shop", "via": via, "key_fields": ["/order_id"], "required_key_fields": 1 }));
+    let line = json!({
+        "timestamp": "2026-11-28T07:00:00Z", "level": "INFO", "message": "the idempotency layer starts",
+        "event": "started", "version": "0.1.0", "wrappers": wrappers,
+    });
+    let file = std::env::temp_dir().join(format!("started-{}.json", std::process::id()));
+    fs::write(&file, line.to_string()).unwrap();
+    let event = path("orders/sqs.json");
+    let found = bench.run(&["why", "--event", &event, "--describe", file.to_str().unwrap()]).await;
+    assert!(
+        found.code == 0 && found.out.contains("shop/sqs") && found.out.contains("COMPLETED"),
+        "{found:?}"
+    );
+    fs::remove_file(&file).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn described_skew_margin_is_used() {
     let bench = Bench::new().await;

@@ -25,7 +25,7 @@ use super::{Handed, identifier, mode, records};
 use crate::{
     config::{BatchMode, ClaimField},
     event::{Event, Kind},
-    function::{Payload, Posted},
+    function::{NoAnswer, Payload, Posted},
     invoke::accept,
     proxy::{MAX_BUFFERED, Protection},
     turn,
@@ -42,6 +42,8 @@ enum Fate {
     Done,
     /// The function reported this record, or an earlier one of the same stream, as failed.
     Failed,
+    /// The function gave no answer.
+    Missing(NoAnswer),
     /// The function reported an error for the whole event.
     Error {
         error_type: String,
@@ -159,7 +161,8 @@ impl Together {
                 Err(Failure::permanent(error_type, message))
             }
             Some(Fate::Error { message, .. }) => Err(Failure::transient(message)),
-            None => Err(Failure::transient("the function never got the record")),
+            Some(Fate::Missing(why)) => Err(why.into()),
+            None => Err(NoAnswer::NeverBegun.into()),
         }
     }
 
@@ -199,10 +202,10 @@ impl Together {
     }
 
     /// Calls the function with the original event, and keeps its answer. Returns the outcome for each identifier, or
-    /// none if the function never got the event.
+    /// none if the function gave no answer.
     async fn call_original(&self) -> HashMap<String, Fate> {
         let identifiers = self.order();
-        let Some(posted) = self.post(self.event.body.clone()).await else { return HashMap::new() };
+        let Ok(posted) = self.post(self.event.body.clone()).await else { return HashMap::new() };
         let fates = self.fates(&identifiers, &posted);
         self.state().own = Some(posted);
         self.has_own.notify_one();
@@ -220,17 +223,24 @@ impl Together {
         self.event.piped().is_some()
     }
 
-    /// Calls the function with these records. Returns one outcome per record, or none if the function never got them.
+    /// Calls the function with these records. Returns one outcome per record.
     async fn call(&self, records: &[Handed]) -> Vec<Fate> {
-        let Some(posted) = self.post(self.body(records)).await else { return Vec::new() };
+        let posted = match self.post(self.body(records)).await {
+            Ok(posted) => posted,
+            Err(why) => return vec![Fate::Missing(why); records.len()],
+        };
         let identifiers: Vec<_> = records.iter().map(|record| record.identifier.clone()).collect();
         let fates = self.fates(&identifiers, &posted);
         accept(posted.reply);
         fates
     }
 
-    /// Hands this event to the function, and waits for its answer. `None` if the function never got it.
-    async fn post(&self, body: Bytes) -> Option<Posted> {
+    /// Hands this event to the function, and waits for its answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Function::run`](crate::function::Function::run).
+    async fn post(&self, body: Bytes) -> Result<Posted, NoAnswer> {
         self.event.begins();
         // A batch's answer isn't recorded, so the limit for recorded answers doesn't apply. Even a streamed answer is
         // read up to Lambda's own limit.

@@ -95,7 +95,7 @@ impl Bench {
             let sender = self.protection.function.answered("r", None).unwrap();
             let (reply, _replied) = oneshot::channel();
             let body = Payload::Whole(Bytes::from_static(b"1"));
-            sender.send(Posted { is_error: false, headers: json_headers(), body, reply }).unwrap();
+            sender.send(Ok(Posted { is_error: false, headers: json_headers(), body, reply })).unwrap();
             // The function's answer doesn't end the `select!` below: Lambda hasn't got the answer yet.
             std::future::pending::<()>().await;
         };

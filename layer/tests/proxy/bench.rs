@@ -176,7 +176,6 @@ impl Lambda {
     }
 
     /// Sends the event SHUTDOWN to the extension, after the function's process has ended.
-    #[expect(dead_code, reason = "the next commit uses it")]
     pub(crate) fn fail(&self) {
         let event = "{\"eventType\":\"SHUTDOWN\",\"shutdownReason\":\"failure\"}";
         self.state.event_sender.send(event).unwrap();

@@ -394,6 +394,44 @@ async fn replays_and_refusals_are_logged_once() {
     }
 }
 
+/// `idempotency why --describe` reads the first line of the log.
+#[tokio::test]
+async fn first_line_describes_the_keys() {
+    use lambda_idempotency::lambda::Description;
+    let order = r#"{"id": 1}"#;
+    let message = |source: &str, body: &str| {
+        serde_json::json!({ "Records": [{
+            "messageId": "m-1", "body": body, "eventSource": source, "eventSourceARN": "arn:aws:sqs:eu-west-1:1:q",
+        }] })
+        .to_string()
+    };
+    let request = testkit::front_ends::event("http-api", testkit::front_ends::POST).to_string();
+    for (settings, event, via) in [
+        (&[("IDEMPOTENCY_KEY", "/id")][..], order.to_owned(), "event"),
+        (&[("IDEMPOTENCY_KEY", "/id")], message("aws:sqs", order), "sqs"),
+        (&[("IDEMPOTENCY_KEY", "sqs")], message("aws:sqs", "x"), "sqs"),
+        (&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_OPERATION", "charge")], order.to_owned(), "event"),
+        (&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_COMPARE", "/id")], order.to_owned(), "event"),
+        (&[("IDEMPOTENCY_KEY", "header"), ("IDEMPOTENCY_EVENT", "http")], request.clone(), "http"),
+        (&[("IDEMPOTENCY_KEY", "header")], request, "http"),
+    ] {
+        let (lambda, (database, wire)) = (Lambda::start().await, table().await);
+        let endpoint = wire.endpoint();
+        let json = [("AWS_LAMBDA_LOG_FORMAT", "JSON")];
+        let all = [&on_table(&endpoint)[..2], &on_table(&endpoint)[2..], &json, settings].concat();
+        let function = Function::start(&lambda, &all).await;
+        let waiting = lambda.deliver(&event);
+        function.respond(&function.next().await, r#"{"statusCode":201}"#).await;
+        posted(waiting).await;
+        let lines = json_lines(&function.log());
+        let wrappers: Vec<Description> = serde_json::from_value(lines[0]["wrappers"].clone()).unwrap();
+        let described = wrappers.iter().find(|described| described.via == via).unwrap();
+        let located = described.locate(event.as_bytes(), &lambda_runtime::Context::default(), None).unwrap();
+        let record = database.record("records", located[0].key.as_str()).await.unwrap();
+        assert_eq!(record["status"]["S"], "COMPLETED", "{settings:?}: {located:?}");
+    }
+}
+
 #[tokio::test]
 async fn failed_init_is_an_error_in_json() {
     let lambda = Lambda::start().await;
@@ -471,6 +509,80 @@ async fn extension_records_the_answer_before_it_ends() {
     assert!(function.gets_nothing().await);
     assert_eq!(posted(again).await.text(), "1");
     assert_eq!(posted(first).await.text(), "1");
+}
+
+/// A function's process, or its sandbox, that ends while it runs events.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Death {
+    /// The child of a `bootstrap` is killed.
+    Child,
+    /// Lambda reports a failed sandbox to the extension.
+    Sandbox,
+    /// Lambda ends an idle sandbox.
+    None,
+}
+
+/// Delivers an event with a long timeout to a function that dies, and then to a new function. Returns the seconds until
+/// the lease ends, and the log.
+async fn after_death(death: Death, event: &str, more: &[(&str, &str)]) -> (u64, String) {
+    let (lambda, (database, wire)) = (Lambda::start().await, table().await);
+    let endpoint = wire.endpoint();
+    let settings = [&on_table(&endpoint)[..], more].concat();
+    let mut function = match death {
+        Death::Child => Function::start(&lambda, &settings).await,
+        Death::Sandbox | Death::None => extension(&lambda, &settings).await,
+    };
+    let _first = lambda.deliver_with(event, Duration::from_secs(900), &[]);
+    function.next().await;
+    match death {
+        Death::Child => assert!(kill("KILL", &function.process)),
+        Death::Sandbox => lambda.fail(),
+        Death::None => lambda.shut_down(),
+    }
+    tokio::time::timeout(PATIENCE, function.child.wait()).await.expect("the program ends").unwrap();
+    let log = function.log();
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[&on_table(&endpoint)[..], more].concat()).await;
+    let second = lambda.deliver(event);
+    assert!(function.gets_nothing().await, "{death:?}");
+    let refused = posted(second).await;
+    assert_eq!(refused.error_type(), "Idempotency.InProgress");
+    let message = refused.json()["errorMessage"].as_str().unwrap().to_owned();
+    let record = database.record("records", message.split(": ").next().unwrap()).await.unwrap();
+    let lease_until: u64 =
+        record["lease_until"]["N"].as_str().unwrap_or_else(|| panic!("{record}")).parse().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    (lease_until.saturating_sub(u64::try_from(now.as_millis()).unwrap()) / 1000, log)
+}
+
+/// Lambda retries an asynchronous invocation after one and two minutes. With a lease until the deadline, both retries
+/// would be refused.
+#[tokio::test]
+async fn dead_functions_keep_keys_only_briefly() {
+    let once = [("IDEMPOTENCY_EXECUTION", "at-most-once")];
+    for (death, more, expected) in [
+        (Death::Child, &[][..], 5..10),
+        (Death::Sandbox, &[], 5..10),
+        (Death::None, &[], 890..902),
+        (Death::Child, &once, 890..902),
+        (Death::Sandbox, &once, 890..902),
+    ] {
+        let (lease, log) = after_death(death, r#"{"id": 1}"#, more).await;
+        assert!(expected.contains(&lease), "{death:?} {more:?}: {lease} s: {log}");
+        let is_told = log.contains("the handler's process ended without an answer");
+        assert_eq!(is_told, death != Death::None, "{log}");
+        assert!(!log.contains("idempotency_unrecorded"), "{log}");
+    }
+}
+
+/// A worker's crash keeps the environment, and its other workers run on.
+#[tokio::test]
+async fn managed_instances_keep_long_leases() {
+    let managed = [("AWS_LAMBDA_MAX_CONCURRENCY", "8")];
+    for death in [Death::Child, Death::Sandbox] {
+        let (lease, log) = after_death(death, r#"{"id": 1}"#, &managed).await;
+        assert!(lease > 890, "{death:?}: {lease} s: {log}");
+    }
 }
 
 #[tokio::test]
