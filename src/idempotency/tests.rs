@@ -13,6 +13,7 @@ mod fencing;
 mod lease;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod modes;
 mod operator;
 mod optimistic;
 mod outages;

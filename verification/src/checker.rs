@@ -363,6 +363,7 @@ impl<'a, P: Protocol> Checker<'a, P> {
         let Late { write, sender } = std::mem::take(&mut it.explored.late[usize::from(number)]);
         let mark = match self.writes.get(write).map(|sent| &sent.write)? {
             write if write.lock().is_some() => Mark::LateClaimLands,
+            write if write.is_interruption() => Mark::LateInterruptionLands,
             Write::Extend { .. } => Mark::LateExtensionLands,
             Write::Conclude { .. } => Mark::LateConclusionLands,
             _ if self.is_transaction(write) => Mark::LateTransactionLands,
@@ -511,6 +512,7 @@ fn intent(verdict: Verdict, delivery: u8) -> Intent {
         Verdict::Fail => Intent::Fail(configuration::response(delivery, verdict)),
         Verdict::Release | Verdict::None => Intent::Release { interrupted: false },
         Verdict::Panic => Intent::Release { interrupted: true },
+        Verdict::Interrupt => Intent::Interrupt,
     }
 }
 

@@ -192,6 +192,13 @@ marks! {
         UnresolvedOpen "Unresolved, without a claim"
         OmittedRecorded "an outcome recorded without its response"
     }
+    "interruptions" {
+        T9 "T9 applied: the lease of an interrupted claim shortened"
+        RefusedT9 "T9 refused: the compare-and-set lost"
+        LateInterruptionLands "a late interruption arrives, and is applied"
+        Interrupting "an interruption is sent"
+        RecordedInterruption "Recorded: interrupted"
+    }
 }
 
 /// A set of marks.

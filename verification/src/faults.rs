@@ -73,8 +73,9 @@ pub fn choices(configuration: &Configuration, explored: &ExploredState, choices:
         choices.push(Choice::Sweep);
     }
     if explored.operations_left > 0 && explored.record != 0 {
-        // An operator doesn't panic.
-        let verdicts = configuration.verdicts.iter().filter(|&&verdict| verdict != Verdict::Panic);
+        // An operator neither panics nor dies.
+        let is_operators = |verdict: &&Verdict| !matches!(verdict, Verdict::Panic | Verdict::Interrupt);
+        let verdicts = configuration.verdicts.iter().filter(is_operators);
         choices.extend(verdicts.map(|&verdict| Choice::Operate(verdict)));
     }
     for (late, number) in explored.late.iter().zip(0..) {

@@ -100,6 +100,8 @@ invariants! {
         "a lease is extended only under the claim that still holds the key, and a handler that lost its claim is stopped";
     LeasesGrow, false, "leases grow",
         "an extension makes the lease longer, and never moves the record's expiry back";
+    OwnerInterrupts, false, "only the owner interrupts",
+        "a lease is shortened only under the claim that still holds the key, after its handler has ended, and never under at-most-once; nothing else of the record changes";
     MachineAnswers, false, "machine answers",
         "the protocol has an action for every event";
     Terminates, false, "terminates",

@@ -7,7 +7,9 @@ mod transaction;
 use lambda_idempotency::{
     protocol::{Action, Decline, End, Event, Fault, Held, Plan, Refusal},
     settings::Execution,
-    store::{Outcome, Record, Settlement, State as RecordState, StoreErrorKind, Write, WriteOutcome},
+    store::{
+        Outcome, Record, Revision, Settlement, State as RecordState, StoreErrorKind, Write, WriteOutcome,
+    },
     time::Timestamp,
 };
 
@@ -23,6 +25,9 @@ use crate::{
 const LOCK_RETENTION: i64 = DAY;
 /// The minimum lease of a claim that only records an outcome, in milliseconds.
 const RECORDING_LEASE: i64 = 10_000;
+
+/// How long an interrupted claim keeps its key, in milliseconds.
+const INTERRUPTED_LEASE: i64 = 10_000;
 
 /// One step, as an outside observer sees it.
 #[derive(Debug)]
@@ -136,9 +141,14 @@ impl Step<'_> {
                 Action::Apply(Write::Conclude { .. })
                 | Action::Commit { write: Write::Conclude { .. }, .. } => self.is_open,
                 // Without a claim there's nothing to release.
-                Action::Settled(End::Recorded | End::Unresolved(_)) => {
-                    self.is_open && self.verdict == Verdict::Release
+                Action::Settled(End::Recorded | End::Unresolved(_)) if self.is_open => {
+                    matches!(self.verdict, Verdict::Release | Verdict::Interrupt)
                 }
+                // Under at-most-once, the claim stays as it is.
+                Action::Settled(End::Recorded) => {
+                    self.verdict == Verdict::Interrupt && self.plan.rules.execution == Execution::AtMostOnce
+                }
+                Action::Read => self.verdict == Verdict::Interrupt,
                 _ => false,
             };
             flaws.unless(is_sent, Invariant::OwnerNotRefused);
@@ -219,7 +229,20 @@ impl Step<'_> {
                 matches!(self.action, Action::Claimed(_)) || settles(true) || self.gives_back()
             }
             // The record is another claim of this executor, not the claim that it releases.
-            (RecordState::Started { .. }, Verdict::Release | Verdict::Panic) if !is_current => true,
+            (RecordState::Started { .. }, Verdict::Release | Verdict::Panic | Verdict::Interrupt)
+                if !is_current =>
+            {
+                true
+            }
+            (RecordState::Started { lease_until }, Verdict::Interrupt) => {
+                let is_short = *lease_until <= self.now.saturating_add(millis(INTERRUPTED_LEASE));
+                match self.action {
+                    Action::Settled(End::Recorded) => is_short,
+                    Action::Settled(End::Unrecorded(_) | End::Unresolved(_)) | Action::Pause(_) => !is_short,
+                    Action::Apply(write) => !is_short && write.is_interruption(),
+                    _ => false,
+                }
+            }
             (RecordState::Started { .. }, _) => {
                 let is_given_up = |end: &End| matches!(end, End::Unrecorded(_) | End::Unresolved(_));
                 settles(false)
@@ -334,6 +357,16 @@ impl Step<'_> {
                 let bound = self.now.saturating_add(millis(self.configuration.lease));
                 flaws.unless(*lease_until <= bound, Invariant::LeaseBounded);
                 flaws.unless(self.is_kept_open(*lease_until, *expires_at), Invariant::ExpiryPromised);
+            }
+            Write::TakeOver { seen, lock } if write.is_interruption() => {
+                let is_own = self
+                    .held
+                    .is_some_and(|held| (held.owner, held.generation) == (lock.owner, lock.generation))
+                    && self.verdict == Verdict::Interrupt
+                    && self.plan.rules.execution == Execution::AtLeastOnce;
+                let is_seen = self.shown().is_some_and(|record| *seen == Revision::of(record));
+                let is_short = lock.lease_until == self.now.saturating_add(millis(INTERRUPTED_LEASE));
+                flaws.unless(is_own && is_seen && is_short, Invariant::OwnerInterrupts);
             }
             _ => {}
         }

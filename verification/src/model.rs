@@ -61,6 +61,8 @@ pub enum Verdict {
     Commit,
     /// The handler panicked. The key is released, and it's unknown what the handler did before.
     Panic,
+    /// The handler's process died, and its executor lives on. The claim's lease is shortened.
+    Interrupt,
 }
 
 /// One executor. Executors are interchangeable, so [`ExploredState::tidy`] sorts them, first by clock.

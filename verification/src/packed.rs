@@ -261,8 +261,9 @@ fn answer_of(number: u8) -> Answer {
 }
 
 fn verdict_of(number: u8) -> Verdict {
-    let all = [Verdict::None, Verdict::Complete, Verdict::Fail, Verdict::Release, Verdict::Commit];
-    all.into_iter().find(|verdict| *verdict as u8 == number).unwrap_or(Verdict::Panic)
+    let all =
+        [Verdict::None, Verdict::Complete, Verdict::Fail, Verdict::Release, Verdict::Commit, Verdict::Panic];
+    all.into_iter().find(|verdict| *verdict as u8 == number).unwrap_or(Verdict::Interrupt)
 }
 
 #[cfg(test)]
@@ -293,7 +294,14 @@ mod tests {
             permanent_faults: true,
             settle_within: std::time::Duration::from_secs(60),
             flows: &[Flow::Claim, Flow::Look, Flow::Blind],
-            verdicts: &[Verdict::Complete, Verdict::Fail, Verdict::Release, Verdict::Commit, Verdict::Panic],
+            verdicts: &[
+                Verdict::Complete,
+                Verdict::Fail,
+                Verdict::Release,
+                Verdict::Commit,
+                Verdict::Panic,
+                Verdict::Interrupt,
+            ],
             ..Configuration::default()
         };
         let mut checker = Checker::new(&Shipping, &configuration);

@@ -193,7 +193,7 @@ fn settle(plan: Plan, intent: Intent, now: Timestamp) -> (State, Action) {
             Settlement::Complete(outcome, now.saturating_add(plan.rules.retention).rounded_up_to_second())
         }
         // Every error of the handler deletes the record: Powertools has no permanent failures.
-        Intent::Fail(_) | Intent::Release { .. } => {
+        Intent::Fail(_) | Intent::Release { .. } | Intent::Interrupt => {
             Settlement::Release { expires_at: Timestamp::default(), interrupted: false }
         }
     };

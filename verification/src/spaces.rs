@@ -1,5 +1,7 @@
 //! The explored spaces: the bounded slice that every test run explores, and the long form.
 
+mod deaths;
+
 use lambda_idempotency::settings::Execution;
 
 use crate::{
@@ -136,6 +138,7 @@ pub fn bounded() -> Vec<Configuration> {
     ]
     .into_iter()
     .chain(interruptions())
+    .chain(deaths::deaths())
     .chain(retries())
     .chain(extensions())
     .chain(transactions())

@@ -131,6 +131,7 @@ fn telling<P: Protocol>(
                 Verdict::Release | Verdict::None => "asks to release the key",
                 Verdict::Commit => "completes, with its own writes",
                 Verdict::Panic => "panics",
+                Verdict::Interrupt => "dies with its process",
             };
             format!("{}'s handler {how} (clock {}){}", who(at), own_time(checker, before, at), then(at))
         }

@@ -11,6 +11,7 @@ mod cors;
 mod encryption;
 mod events;
 mod http_events;
+mod logs;
 mod memory;
 mod process;
 mod settings;

@@ -6,7 +6,7 @@ use super::{
     bank::{Deposits, Short},
     *,
 };
-use crate::{Begun, staging};
+use crate::{Begun, Failure, staging};
 
 const LENGTH: Duration = Duration::from_secs(30);
 
@@ -321,4 +321,44 @@ async fn manual_extension_never_shortens_the_lease() {
     bench.store.remove_all();
     assert_eq!(claim.extend(Duration::from_secs(100)).await.unwrap_err().kind(), ErrorKind::Fenced);
     drop(claim);
+}
+
+/// Runs a handler whose work another process did, and that process died.
+async fn die(bench: &Bench) {
+    let handler = async || Err::<String, _>(Failure::interrupted("killed"));
+    let died = bench.operation().run(Key::new("k").unwrap(), &1, handler).await;
+    assert!(matches!(died, Err(RunError::Handler(_))), "{died:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_handlers_keep_keys_only_briefly() {
+    for bench in [Bench::new(), extending()] {
+        let deadline = bench.now().saturating_add(Duration::from_secs(900));
+        let died_at = bench.now();
+        let events = bench.recorded(die(&bench.in_invocation(deadline))).await;
+        assert!(events.iter().any(|event| event.contains(r#"event="interrupted""#)), "{events:?}");
+        let lease_until = bench.record("k").lease_until().unwrap();
+        assert_eq!(died_at.until(lease_until), Duration::from_secs(10));
+        assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
+        sleep(13).await;
+        let takes_over = async {
+            let claim = current().unwrap();
+            assert_eq!((claim.is_takeover(), claim.attempt()), (true, 2));
+            Ok("done".to_owned())
+        };
+        assert_eq!(bench.with_handler("k", 1, takes_over).await.unwrap(), "done");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_handlers_never_run_twice_under_at_most_once() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    let deadline = bench.now().saturating_add(Duration::from_secs(100));
+    die(&bench.in_invocation(deadline)).await;
+    let record = bench.record("k");
+    assert_eq!(record.lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
+    assert_eq!((record.status(), record.expires_at), (Status::Started, None));
+    sleep(120).await;
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::OutcomeUnknown);
+    assert_eq!(bench.runs(), 0);
 }

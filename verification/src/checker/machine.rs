@@ -60,7 +60,10 @@ impl<P: Protocol> Checker<'_, P> {
                 // A settlement that's sent after a read is a retry too. There's no pause before it, since the read
                 // has taken time.
                 let is_settlement = self.write(write).is_some_and(|write| write.lock().is_none());
-                after.retries += u8::from(is_settlement && matches!(heard, Heard::Found(_)));
+                let is_interruption = self.write(write).is_some_and(Write::is_interruption);
+                let is_retry =
+                    matches!(heard, Heard::Found(_)) || is_interruption && matches!(heard, Heard::Refused(_));
+                after.retries += u8::from(is_settlement && is_retry);
                 // A request that's sent again is as ambiguous as it was before. A different request isn't ambiguous.
                 after.is_in_doubt = is_in_doubt && write == slot.write;
                 (after.stage, after.write) = (Stage::Applying, write);
@@ -121,8 +124,9 @@ impl<P: Protocol> Checker<'_, P> {
     /// Checks an answer that reports the handler's result as stored.
     fn recorded(&self, it: &mut Happening, slot: Slot) {
         let delivery = it.explored.deliveries[usize::from(slot.delivery)];
-        // Without a claim there's nothing to release.
-        let has_nothing = slot.is_open && delivery.verdict == Verdict::Release;
+        // Without a claim there's nothing to release. An interruption stores nothing if the lease ends soon anyway.
+        let has_nothing =
+            slot.is_open && delivery.verdict == Verdict::Release || delivery.verdict == Verdict::Interrupt;
         it.flaws.unless(delivery.is_stored || has_nothing, Invariant::RecordedIsStored);
         if delivery.verdict == Verdict::Commit {
             it.flaws.unless(delivery.has_effect, Invariant::EffectsExactlyOnce);

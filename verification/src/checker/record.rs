@@ -60,6 +60,7 @@ impl<P: Protocol> Checker<'_, P> {
             Write::Settle { settlement, .. } => self.settled(it, &sent, settlement, sender),
             Write::Resolve { settlement, .. } => resolved(it, settlement, current.as_deref()),
             Write::Extend { .. } => it.reach(Mark::T7),
+            write if write.is_interruption() => it.reach(Mark::T9),
             Write::Conclude { record, .. } => {
                 self.concluded(it, &sent, record, current.as_deref(), sender);
             }
@@ -122,6 +123,7 @@ impl<P: Protocol> Checker<'_, P> {
         it.reach(match write {
             Write::Claim(_) => Mark::RefusedT1,
             Write::Reclaim { .. } => Mark::RefusedT2,
+            write if write.is_interruption() => Mark::RefusedT9,
             Write::TakeOver { .. } => Mark::RefusedT3,
             Write::Settle { .. } if sent.submission.is_some() => Mark::RefusedT8,
             Write::Settle { .. } => Mark::RefusedSettle,
@@ -144,6 +146,19 @@ impl<P: Protocol> Checker<'_, P> {
     ) {
         match write {
             Write::Claim(_) => it.flaws.unless(false, Invariant::ClaimSeesVersion),
+            Write::TakeOver { lock, .. } if write.is_interruption() => {
+                it.flaws.unless(holds(it, write, current, sender), Invariant::OwnerInterrupts);
+                // The handler of the claim has ended, and only its lease changes.
+                let has_ended = it
+                    .explored
+                    .deliveries
+                    .get(usize::from(sender))
+                    .is_some_and(|delivery| delivery.verdict == Verdict::Interrupt);
+                let short = RecordState::Started { lease_until: lock.lease_until };
+                let is_same = after.is_some_and(|after| *after == Record { state: short, ..current.clone() });
+                let is_shorter = Some(lock.lease_until) < current.lease_until();
+                it.flaws.unless(has_ended && is_same && is_shorter, Invariant::OwnerInterrupts);
+            }
             Write::Reclaim { seen, .. } | Write::TakeOver { seen, .. } | Write::Resolve { seen, .. } => {
                 it.flaws.unless(*seen == Revision::of(current), Invariant::ClaimSeesVersion);
             }
@@ -429,6 +444,10 @@ fn holds(it: &Happening, write: &Write, record: &Record, sender: u8) -> bool {
         // The new lease must end later than the record's.
         Write::Extend { owner, generation, lease_until, .. } => {
             is_mine(owner, generation) && record.lease_until() < Some(*lease_until)
+        }
+        // The lease must be as seen.
+        Write::TakeOver { seen, lock } if write.is_interruption() => {
+            is_mine(&lock.owner, &lock.generation) && record.lease_until() == seen.lease_until
         }
         _ => false,
     }

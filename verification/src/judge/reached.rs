@@ -99,6 +99,7 @@ impl Step<'_> {
                     Verdict::Release | Verdict::Panic if self.is_open => Some(Mark::NothingToConclude),
                     Verdict::Release | Verdict::Panic => Some(Mark::RecordedRelease),
                     Verdict::Commit => Some(Mark::RecordedCommit),
+                    Verdict::Interrupt => Some(Mark::RecordedInterruption),
                     Verdict::None => None,
                 }
             }
@@ -150,6 +151,7 @@ impl Step<'_> {
                 Some(if self.repeats(self.action) { Mark::ConcludingAgain } else { Mark::Concluding })
             }
             (Action::Apply(Write::Extend { .. }), _) => Some(Mark::Extending),
+            (Action::Apply(write), _) if write.is_interruption() => Some(Mark::Interrupting),
             (Action::Apply(_), false) => Some(Mark::Claiming),
             (Action::Apply(_), true) => Some(Mark::Recording),
             (Action::Read, _) if *self.event == Event::Look => Some(Mark::Looking),

@@ -3,7 +3,7 @@
 
 use lambda_idempotency::{
     protocol::{Action, Event, Held, Intent, Refusal},
-    store::{Record, Settlement, State as RecordState, Status, Write, WriteOutcome},
+    store::{Lock, Record, Revision, Settlement, State as RecordState, Status, Write, WriteOutcome},
 };
 
 use crate::{
@@ -39,6 +39,49 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 interrupted(outcome, |_| is_takeover)
             }
             _ => outcome,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a claim whose process died is released as if nothing had happened",
+        caught_by: Invariant::OwnRecognised,
+        space: deaths,
+        does: |moment, outcome| match (moment.event, moment.before.held()) {
+            (Event::Found(Some(_)), None) if is_interrupting(&outcome.1) => {
+                let released = with_release(&outcome.1);
+                (outcome.0, released)
+            }
+            _ => outcome,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an interruption replaces a lease that was extended in between",
+        caught_by: Invariant::OwnerInterrupts,
+        space: || Configuration { extensions: 1, faults: 1, ..deaths() },
+        applies: |write, current| match (write, current) {
+            (Write::TakeOver { lock, .. }, Some(before))
+                if write.is_interruption()
+                    && before.owner == lock.owner
+                    && before.status() == Status::Started =>
+            {
+                let state = RecordState::Started { lease_until: lock.lease_until };
+                Effect::Put(Record { state, ..before.clone() })
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an interruption makes the lease longer",
+        caught_by: Invariant::OwnerInterrupts,
+        space: deaths,
+        does: |_, (state, action)| match action {
+            Action::Apply(Write::TakeOver { seen, mut lock }) if is_own(&seen, &lock) => {
+                lock.lease_until = lock.lease_until.saturating_add(millis(4 * TICK));
+                (state, Action::Apply(Write::TakeOver { seen, lock }))
+            }
+            action => (state, action),
         },
         ..NONE
     },
@@ -221,6 +264,33 @@ fn again() -> Configuration {
         faults: 0,
         times: ticks(4),
         verdicts: &[Verdict::Release],
+        ..small()
+    }
+}
+
+fn is_interrupting(action: &Action) -> bool {
+    matches!(action, Action::Apply(write) if write.is_interruption())
+}
+
+fn is_own(seen: &Revision, lock: &Lock) -> bool {
+    (seen.owner, seen.generation) == (lock.owner, lock.generation)
+}
+
+/// The release of the claim that `action` interrupts.
+fn with_release(action: &Action) -> Action {
+    let Action::Apply(Write::TakeOver { lock, .. }) = action else { return action.clone() };
+    let expires_at = lock.expires_at.unwrap_or(lock.lease_until);
+    let settlement = Settlement::Release { expires_at, interrupted: false };
+    Action::Apply(Write::Settle { owner: lock.owner, generation: lock.generation, settlement })
+}
+
+/// A space whose handlers may die with their process.
+fn deaths() -> Configuration {
+    Configuration {
+        name: "deaths",
+        lease: 2 * TICK,
+        times: ticks(4),
+        verdicts: &[Verdict::Complete, Verdict::Interrupt],
         ..small()
     }
 }
