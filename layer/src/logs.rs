@@ -65,7 +65,7 @@ fn filter(level: Option<&str>, rust_log: Option<&str>) -> EnvFilter {
     let (with_target, alone): (Vec<&str>, Vec<&str>) =
         directives.partition(|part| part.contains(['=', '[', ':']));
     let level = match level.or_else(|| alone.last().copied()) {
-        // Lambda has one more level, and drops ERROR by itself.
+        // Lambda has one more level, and drops ERROR lines itself.
         Some(level) if level.eq_ignore_ascii_case("fatal") => LevelFilter::ERROR,
         level => level.and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO),
     };

@@ -251,7 +251,7 @@ impl Protection {
         self.telemetry.flush();
     }
 
-    /// Notes the sandbox's normal end, for platforms that don't tell of invocations. If the function's runtime never
+    /// Notes the sandbox's normal end, for platforms that don't announce invocations. If the function's runtime never
     /// sent a request, logs an error and counts the sandbox as not enforced, unless [`invoked`](Self::invoked) has done
     /// so.
     pub(crate) fn check_reached(&self) {

@@ -270,7 +270,7 @@ async fn bypassed_events_are_reported_at_once() {
 }
 
 #[tokio::test]
-async fn managed_instances_are_told_only_of_the_end() {
+async fn managed_instances_announce_only_the_end() {
     let lambda = Lambda::start().await;
     let managed = ("AWS_LAMBDA_MAX_CONCURRENCY", "8");
     let mut function = extension(&lambda, &[WORKING, &[managed]].concat()).await;

@@ -69,6 +69,50 @@ async fn extension_replays_on_managed_instances() {
     extension_replays(Mode::ManagedInstances).await;
 }
 
+/// Starts a sandbox with the layer unpacked, and invokes the function once. Returns the emulator's log, to which the
+/// extension writes, once it contains `expected`.
+async fn logged(layer: &str, required: &str, event: &[u8], expected: &str) -> Option<String> {
+    if tool("aws-lambda-rie").is_none() || !Runtime::Python.is_installed() || !has_namespaces() {
+        return None;
+    }
+    let database = Database::embedded().await.unwrap();
+    let ledger = Ledger::new(scratch().join("ledger"));
+    let mut environment = environment(&database, &ledger).await;
+    environment.retain(|(name, _)| name != "IDEMPOTENCY_REQUIRED");
+    environment.push(("IDEMPOTENCY_REQUIRED".into(), required.into()));
+    let sandbox = Sandbox::start(&Function {
+        runtime: Runtime::Python,
+        mode: Mode::OnDemand,
+        handler: "handler",
+        layer: layer.into(),
+        is_unpacked: true,
+        timeout: 600,
+        environment,
+    })
+    .await;
+    let answer = sandbox.invoke(event, &[]).await;
+    for _ in 0..500 {
+        let log = sandbox.log() + &sandbox.output();
+        if log.contains(expected) {
+            return Some(log);
+        }
+        lambda_idempotency_rehearsal::clock::pause(Duration::from_millis(20)).await;
+    }
+    panic!("{answer:?}\n{}\n{}", sandbox.output(), sandbox.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emulator_shows_the_extension_a_bypassed_runtime() {
+    logged("", "0", br#"{"id":"order-1","do":"effect"}"#, "its runtime never sent the layer a request").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emulator_shows_the_extension_a_crash() {
+    let layer = "/opt/idempotency-wrapper ";
+    let crash = br#"{"id":"order-1","do":"exit:1"}"#;
+    logged(layer, "1", crash, "the handler's process ended without an answer: the key is free within").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn trace_id_reaches_the_function() {
     if !Runtime::Python.is_installed() {

@@ -283,8 +283,7 @@ fn release_of_a_lost_claim_reports_fenced() {
     }
 }
 
-/// Returns a machine that holds the claim and was told that its handler's process died, the claim's record, and the
-/// machine's action.
+/// Returns a machine whose handler's process died under a claim, the claim's record, and the machine's action.
 fn interrupting(execution: Execution) -> (Run, Record, Action) {
     let mut run = Run::with(execution);
     let Action::Apply(claim) = run.feed(Event::Begin) else { panic!("not claimed") };
