@@ -101,7 +101,18 @@ pub struct Error {
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+    /// An error of your own, for a closure that returns this type, such as [`HttpLayer::caller`]'s. Callers and logs get
+    /// the message, so it mustn't contain a credential.
+    ///
+    /// ```
+    /// use lambda_idempotency::{Error, ErrorKind};
+    ///
+    /// let error = Error::new(ErrorKind::Unavailable, "the identity provider doesn't answer");
+    /// assert!(error.is_retryable());
+    /// ```
+    ///
+    /// [`HttpLayer::caller`]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/lambda/http/struct.HttpLayer.html#method.caller
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         let message = message.into();
         #[cfg(feature = "testing")]
         made::note(kind, &message);

@@ -190,6 +190,13 @@ impl KeyFields {
         self.fields.iter().map(Selector::as_str)
     }
 
+    /// The fields' names, for a message.
+    #[cfg(feature = "events")]
+    pub(crate) fn shown(&self) -> String {
+        let names: Vec<_> = self.fields.iter().map(|field| format!("`{}`", field.as_str())).collect();
+        names.join(", ")
+    }
+
     /// The first field that can't be looked up, or else the first that's absent or blank.
     #[cfg(feature = "http")]
     pub(crate) fn field_to_correct(&self, json: &[u8]) -> Option<&Selector> {
@@ -261,9 +268,9 @@ impl KeyFields {
             count => Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "`{}` has {count} elements, but `keys::{}` identifies only one, so the others would get lost. Make \
-                     each element its own operation: call `Operation::run` once for each. If the elements are a \
-                     queue's messages, use `Idempotency::sqs`",
+                    "`{}` has {count} elements, but the key of `{}` identifies only one, so the others would get lost. \
+                     Make each element its own operation. If the elements are a queue's messages, handle them as a \
+                     batch",
                     list.as_str(),
                     known.name
                 ),

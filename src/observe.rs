@@ -172,9 +172,9 @@ pub(crate) fn caller_unknown(found: &str) {
     count(Metric::CallerUnknown);
     tracing::error!(
         target: TARGET, event = "refused", kind = "CallerUnknown", found,
-        "refused a keyed request with an unknown caller: authenticate outside this layer and pass the caller on with \
-         `HttpLayer::caller`; or call `HttpLayer::shared_namespace` if all callers, or all users of an API key or a \
-         role, may get each other's answers; or, for cookies that don't authenticate, `HttpLayer::ignore_cookies`"
+        "refused a keyed request: it has a credential in `{found}`, but nothing names the credential's owner. \
+         Authenticate before the request reaches this layer, and name the caller. If all callers, or all users of an \
+         API key or a role, may get each other's answers, share one namespace. Ignore cookies that don't authenticate"
     );
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn record_when_unused() {
     tracing::warn!(
         target: TARGET, event = "record_when_unused",
         "`record_when` has no effect in a function that runs at most once: every answer is recorded, unless the \
-         response carries `Recording::Release`"
+         response asks for its release"
     );
 }
 

@@ -413,7 +413,7 @@ pub(super) fn switch(mode: Mode, is_required: bool) -> Result<(), Error> {
 fn no_function() -> Error {
     Error::new(
         ErrorKind::Invalid,
-        "the scope has no function name: AWS_LAMBDA_FUNCTION_NAME isn't set; outside Lambda, call `Builder::function`",
+        "the scope has no function name: AWS_LAMBDA_FUNCTION_NAME isn't set; outside Lambda, set it, or name the function in code",
     )
 }
 

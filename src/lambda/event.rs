@@ -476,7 +476,10 @@ impl<T: DeserializeOwned> EventLayer<T> {
         let why = match &self.key_from {
             KeyFrom::Fields(fields) => fields.absence(raw.get().as_bytes()),
             KeyFrom::RequestId => "the invocation has no request id".to_owned(),
-            KeyFrom::Closure => format!("the closure for {} returned none", type_name::<T>()),
+            KeyFrom::Closure => match own_type::<T>() {
+                Some(name) => format!("the closure for {name} returned none"),
+                None => "it has no value for the key".to_owned(),
+            },
         };
         Err(Error::new(ErrorKind::MissingKey, format!("the event has no idempotency key: {why}")))
     }
@@ -520,11 +523,9 @@ fn judge<R: Serialize, E: Into<Diagnostic> + fmt::Debug + 'static>(
 
 fn encoded<R: Serialize>(response: &R) -> Result<Box<RawValue>, Error> {
     serde_json::value::to_raw_value(response).map_err(|error| {
-        Error::new(
-            ErrorKind::Invalid,
-            format!("the handler ran, but its response ({}) can't be written as JSON", type_name::<R>()),
-        )
-        .with_source(error)
+        let shown = own_type::<R>().map(|name| format!(" ({name})")).unwrap_or_default();
+        let message = format!("the handler ran, but its response{shown} can't be written as JSON");
+        Error::new(ErrorKind::Invalid, message).with_source(error)
     })
 }
 
@@ -546,8 +547,16 @@ fn not_an_event<T>(error: &serde_json::Error) -> Error {
     // a `&'static str`).
     let field = text.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
     let missing = field.map(|field| format!(" it has no field `{field}`,")).unwrap_or_default();
+    let wanted = own_type::<T>().unwrap_or("JSON");
     Error::new(
         ErrorKind::Invalid,
-        format!("the event doesn't parse as {}:{missing} {}; nothing ran", type_name::<T>(), place(error)),
+        format!("the event doesn't parse as {wanted}:{missing} {}; nothing ran", place(error)),
     )
+}
+
+/// The type's name for a message. `None` for a type that takes any JSON, whose name would tell the user nothing.
+pub(super) fn own_type<T>() -> Option<&'static str> {
+    let name = type_name::<T>();
+    let takes_anything = ["serde", "alloc::", "core::", "lambda_idempotency"];
+    (!takes_anything.iter().any(|begin| name.starts_with(begin))).then_some(name)
 }

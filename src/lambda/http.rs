@@ -508,7 +508,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// another front end, which can, so it stays.
     fn delivered(&self, replay: Response<Body>, delivery: Option<Delivery>) -> Response<Body> {
         match delivery.and_then(|delivery| delivery.refuses(&replay)) {
-            Some(why) => self.not_retained(Problem::from(ProblemKind::NotRetained).here(why)),
+            Some(why) => self.not_retained(Problem::from(ProblemKind::NotRetained).saying(why.texts())),
             None => replay,
         }
     }

@@ -409,7 +409,7 @@ mod tests {
                     Ok(Some((compared, _))) => assert!(compared.is_none() || compared != one.0, "{event}"),
                     Ok(None) => {}
                     Err(error) => {
-                        assert!(error.to_string().contains("call `Operation::run` once for each"), "{error}");
+                        assert!(error.to_string().contains("Make each element its own operation"), "{error}");
                         refused.extend(fields.name());
                     }
                 }

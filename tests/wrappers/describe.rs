@@ -223,8 +223,8 @@ fn events_that_no_wrapper_takes_are_named() {
         (json!({ "eventSource": "aws:docdb", "events": [] }), "DocumentDB"),
         (record["Records"][0].clone(), "a single record of `aws:sqs` without its batch"),
         (json!({ "raw_path": "/", "method": "POST", "headers": {} }), "`LambdaEventStructureVersion`"),
-        (twice("sources/s3.json"), "`keys::s3` identifies only one"),
-        (twice("sources/sns.json"), "`keys::sns` identifies only one"),
+        (twice("sources/s3.json"), "the key of `s3` identifies only one"),
+        (twice("sources/sns.json"), "the key of `sns` identifies only one"),
     ] {
         let event = event.to_string();
         let told = refused(&Description::detect("shop", event.as_bytes()), &event);

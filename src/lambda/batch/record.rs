@@ -1,6 +1,6 @@
 //! Reads the records of an event, and defines [`Record`], the trait that each source's record implements.
 
-use std::{any::type_name, borrow::Cow};
+use std::borrow::Cow;
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use crate::{
     error::{Error, ErrorKind, place},
     fingerprint::Fingerprint,
-    lambda::source::Text,
+    lambda::{event::own_type, source::Text},
 };
 
 /// How a batch reads the records of one source. `AsRef<[u8]>` is the record's content, from which keys and compared
@@ -138,9 +138,11 @@ fn shown(source: Option<&str>) -> String {
         name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":.-_".contains(&byte))
     };
     match source {
-        Some("aws:docdb") => "`aws:docdb`. The library has no worker for DocumentDB's change streams. Make each \
-                              change its own operation with `Operation::run`, and use the change's `_id` as its key"
-            .into(),
+        Some("aws:docdb") => {
+            "`aws:docdb`. The library has no worker for DocumentDB's change streams. Make each \
+                              change its own operation, and use the change's `_id` as its key"
+                .into()
+        }
         Some(source) if is_name(&source) => format!("`{source}`"),
         Some(_) => "an event of an unknown source".into(),
         None => "an event without a source".into(),
@@ -176,7 +178,8 @@ fn invalid(what: &str, problem: &str) -> Error {
 /// parser's own text, which may quote the record.
 pub(super) fn json<T: DeserializeOwned>(what: &str, text: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(text).map_err(|error| {
-        let problem = format!("{what} doesn't parse as {}: {}", type_name::<T>(), place(&error));
+        let wanted = own_type::<T>().unwrap_or("JSON");
+        let problem = format!("{what} doesn't parse as {wanted}: {}", place(&error));
         Error::new(ErrorKind::Invalid, problem)
     })
 }

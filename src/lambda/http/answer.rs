@@ -17,10 +17,39 @@ use lambda_http::{Body, IntoResponse, request::RequestContext};
 
 use super::{
     BoxError, HttpLayer, front_end,
-    problem::{ProblemKind, Undeliverable},
+    problem::{ProblemKind, Texts},
     response,
 };
-use crate::{observe, settings::Recording};
+use crate::{lambda::event::own_type, observe, settings::Recording};
+
+/// Why a front end can't deliver a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Undeliverable {
+    TooLarge,
+    /// A header's value isn't UTF-8.
+    Header,
+}
+
+impl Undeliverable {
+    /// What the caller gets to read if the operation is done, but its response can't be delivered.
+    pub(super) const fn texts(self) -> Texts {
+        match self {
+            Self::TooLarge => TOO_LARGE_HERE,
+            Self::Header => UNSENDABLE_HERE,
+        }
+    }
+}
+
+const TOO_LARGE_HERE: Texts = (
+    "The operation is done, but its response is too large here",
+    "The operation has ended, whatever its status was, and isn't repeated. This address can't deliver its response, \
+     because the response is too large. Fetch the result another way.",
+);
+const UNSENDABLE_HERE: Texts = (
+    "The operation is done, but its response can't be sent here",
+    "The operation has ended, whatever its status was, and isn't repeated. This address can't deliver its response, \
+     because a header isn't valid text. Fetch the result another way.",
+);
 
 /// The body of a response from a function that [streams](HttpLayer::streaming). A body that was recorded is whole, and
 /// so is the body of a replay or a problem. Any other body is the handler's own, as it arrives.
@@ -232,7 +261,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
                 false => self.problem(ProblemKind::OutcomeUnknown),
             })),
             Some(Instead::OperationFailed(how)) if is_recorded => {
-                observe::failure_recorded(how, std::any::type_name::<E>());
+                observe::failure_recorded(how, own_type::<E>().unwrap_or("Error"));
                 Ok(Answer::Whole(self.problem(ProblemKind::OperationFailed)))
             }
             Some(Instead::OperationFailed(_)) | None => result,

@@ -268,7 +268,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// Takes the caller's name from a closure, in place of the name that the front end verified. For example, read
     /// an extension that an authentication layer outside this one has set. The caller must not be able to choose the
     /// name, and the name must stay the same when a token is refreshed. The layer hashes the name and never stores it
-    /// in plaintext. `None` means a caller without a name; see [`shared_namespace`](Self::shared_namespace).
+    /// in plaintext. `None` means a caller without a name; see [`shared_namespace`](Self::shared_namespace). After an
+    /// error, the client gets 403 and `caller-missing`, or 503 if the [kind](Error::new) is `Unavailable`.
     ///
     /// Put the authentication **outside** this layer. A layer inside this one doesn't see requests that get a
     /// replay, so it doesn't check their tokens.

@@ -52,6 +52,16 @@ impl CredentialRules {
         })
     }
 
+    /// The credentials in these headers, by the headers' names. Each cookie that isn't ignored counts alone.
+    pub(super) fn all_in<'h>(&'h self, headers: &'h HeaderMap) -> impl Iterator<Item = (&'h str, &'h [u8])> {
+        self.carried_in(headers).flat_map(|(name, value)| {
+            let text = std::str::from_utf8(value.as_bytes()).ok().filter(|_| *name == header::COOKIE);
+            let single = text.is_none().then_some(value.as_bytes());
+            let pairs = text.into_iter().flat_map(cookies).filter(|pair| !self.ignores(cookie_name(pair)));
+            single.into_iter().chain(pairs.map(str::as_bytes)).map(|value| (name.as_str(), value))
+        })
+    }
+
     /// Whether at least one cookie isn't ignored. An unreadable header counts as a cookie that isn't ignored.
     fn has_cookie(&self, value: &[u8]) -> bool {
         let Ok(text) = std::str::from_utf8(value) else { return true };

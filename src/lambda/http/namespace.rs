@@ -1,6 +1,6 @@
 //! The namespace of a request's key: its caller, or the refusal of a request whose caller has no name.
 
-use ::http::{HeaderName, request::Parts};
+use ::http::{HeaderMap, HeaderName, request::Parts};
 use lambda_http::RequestExt;
 
 use super::{
@@ -8,13 +8,23 @@ use super::{
     caller::{Caller, Verified, scope_caller, verified_in},
     config::Unnamed,
     key::Origin,
-    problem::{Problem, ProblemKind},
+    problem::{Problem, ProblemKind, Texts},
 };
-use crate::{error::Error, key::Scope, lambda::tenant, observe};
+use crate::{
+    error::{Error, ErrorKind},
+    key::Scope,
+    lambda::tenant,
+    observe,
+};
 
 /// The value of the field `found` in the log event for an unknown caller, if the front end verified a caller but its
 /// event doesn't name the caller. In all other cases, the field has the name of a credential header.
 const VERIFIED: &str = "the front end's authorizer";
+
+const CALLER_UNAVAILABLE: Texts = (
+    "The caller can't be verified right now",
+    "The service that says who you are is unavailable. Nothing was done; send the same request again later.",
+);
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// Treats these request headers as credentials too: headers in which your own gateway passes a token or the name of
@@ -30,6 +40,26 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// ```
     pub fn credential_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.with(|config| config.credentials.add_headers(names))
+    }
+
+    /// The credentials in these headers, each as its header's name and its value. Each cookie counts alone. Cookies that
+    /// are [ignored](Self::ignore_cookies) don't count. Use it in a closure for [`caller`](Self::caller) that accepts
+    /// one kind of credential and no other.
+    ///
+    /// ```
+    /// use lambda_http::http::{HeaderMap, HeaderValue};
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    ///
+    /// let layer = idempotency.http().ignore_cookies(["theme"]);
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("cookie", HeaderValue::from_static("theme=dark; session=17"));
+    /// let found: Vec<_> = layer.credentials(&headers).collect();
+    /// assert_eq!(found, [("cookie", &b"session=17"[..])]);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn credentials<'h>(&'h self, headers: &'h HeaderMap) -> impl Iterator<Item = (&'h str, &'h [u8])> {
+        self.config.credentials.all_in(headers)
     }
 
     /// The caller that the key belongs to. If `HttpLayer::caller` has set a closure, the closure names the caller.
@@ -69,12 +99,16 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         Err(ProblemKind::CallerUnknown.into())
     }
 
-    /// The problem for a key that can't be scoped to its caller. It isn't retryable: a retry would fail the same way.
+    /// The problem for a key that can't be scoped to its caller. A retry would fail the same way, unless the error says
+    /// otherwise.
     fn not_scoped(&self, error: &Error) -> Problem {
         if self.is_enforced() {
             observe::refused_unasked(error);
         }
-        ProblemKind::CallerMissing.into()
+        match error.kind() {
+            ErrorKind::Unavailable => Problem::from(ProblemKind::StoreUnavailable).saying(CALLER_UNAVAILABLE),
+            _ => ProblemKind::CallerMissing.into(),
+        }
     }
 
     fn caller_missing(&self) -> Problem {

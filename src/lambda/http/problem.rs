@@ -246,27 +246,9 @@ impl From<ErrorKind> for ProblemKind {
     }
 }
 
-/// Why a front end can't deliver a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Undeliverable {
-    TooLarge,
-    /// A header's value isn't UTF-8.
-    Header,
-}
-
 /// A problem's own title and detail, in place of its kind's.
-type Texts = (&'static str, &'static str);
+pub(super) type Texts = (&'static str, &'static str);
 
-const TOO_LARGE_HERE: Texts = (
-    "The operation is done, but its response is too large here",
-    "The operation has ended, whatever its status was, and isn't repeated. This address can't deliver its response, \
-     because the response is too large. Fetch the result another way.",
-);
-const UNSENDABLE_HERE: Texts = (
-    "The operation is done, but its response can't be sent here",
-    "The operation has ended, whatever its status was, and isn't repeated. This address can't deliver its response, \
-     because a header isn't valid text. Fetch the result another way.",
-);
 const NO_TIME_LEFT: Texts = (
     "No time is left to run the operation",
     "The request arrived too late to be handled before the time limit. Nothing was done; send the same request again \
@@ -297,12 +279,8 @@ impl Problem {
         Self { kind, retry_after, origin: Origin::Header, field: None, texts: None }
     }
 
-    /// The same problem, for a recorded response that this request's front end can't deliver.
-    pub(super) fn here(self, why: Undeliverable) -> Self {
-        let texts = match why {
-            Undeliverable::TooLarge => TOO_LARGE_HERE,
-            Undeliverable::Header => UNSENDABLE_HERE,
-        };
+    /// The same problem, with these texts.
+    pub(super) fn saying(self, texts: Texts) -> Self {
         Self { texts: Some(texts), ..self }
     }
 

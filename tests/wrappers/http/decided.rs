@@ -6,7 +6,7 @@ use lambda_http::{
     http::{HeaderName, Method},
 };
 use lambda_idempotency::{
-    Begun, Fingerprint, Key,
+    Begun, Error, ErrorKind, Fingerprint, Key,
     lambda::http::{HttpLayer, ProblemKind},
     settings::Recording,
 };
@@ -131,6 +131,20 @@ async fn unknown_callers_get_403_or_500() {
     let request = lambda_http::request::from_str(&event.to_string()).unwrap();
     let answer = down.http().layer(handler(&runs)).oneshot(request).await.unwrap();
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (500, "caller-unknown"));
+    assert_eq!(runs.count(), 0);
+}
+
+#[tokio::test]
+async fn errors_of_the_caller_choose_the_status() {
+    let runs = Runs::default();
+    for (kind, status, code_of_problem) in
+        [(ErrorKind::Invalid, 403, "caller-missing"), (ErrorKind::Unavailable, 503, "store-unavailable")]
+    {
+        let layer = idempotency().http().caller(move |_| Err(Error::new(kind, "no caller")));
+        let answer = layer.layer(handler(&runs)).oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (status, code_of_problem));
+        assert_eq!(answer.headers().contains_key("retry-after"), status == 503);
+    }
     assert_eq!(runs.count(), 0);
 }
 
