@@ -190,10 +190,12 @@ impl KeyFields {
         self.fields.iter().map(Selector::as_str)
     }
 
-    /// The fields' names, for a message.
+    /// The names of the fields that the key needs, or of all if it needs one of them, for a message.
     #[cfg(feature = "events")]
     pub(crate) fn shown(&self) -> String {
-        let names: Vec<_> = self.fields.iter().map(|field| format!("`{}`", field.as_str())).collect();
+        let needed = if self.required == 0 { self.fields.len() } else { self.required };
+        let names: Vec<_> =
+            self.fields.iter().take(needed).map(|field| format!("`{}`", field.as_str())).collect();
         names.join(", ")
     }
 

@@ -1,6 +1,7 @@
 //! The configuration: variables that begin with `IDEMPOTENCY_`, and the entries of a JSON file if a variable names one.
 //! The layer checks all settings when it starts.
 
+mod jwt;
 mod key;
 mod source;
 mod table;
@@ -20,7 +21,8 @@ use lambda_idempotency::{
     store::{NamedStore, Store},
 };
 
-use crate::{event::Kind, limited::Limited, recorded};
+use crate::{callers::Callers, event::Kind, limited::Limited, recorded};
+use jwt::JwtDraft;
 use source::Values;
 use value::Read;
 
@@ -83,19 +85,6 @@ pub(crate) enum BatchAnswer {
     Report,
     /// An error, so that Lambda redelivers the whole batch.
     Fail,
-}
-
-/// Which callers share idempotency keys over HTTP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Callers {
-    /// Each caller that the front end verified has its own keys. A request with credentials but without a verified
-    /// caller is refused.
-    #[default]
-    Verified,
-    /// Like `Verified`, but every request without a verified caller is refused.
-    Required,
-    /// All callers that the front end didn't verify share one namespace of keys.
-    Shared,
 }
 
 /// How events are protected.
@@ -224,6 +213,9 @@ struct Draft {
     table: Option<String>,
     store: Option<String>,
     key: Option<KeyOf>,
+    /// Whether a JWT names the callers, and how.
+    by_jwt: bool,
+    jwt: JwtDraft,
     rules: Rules,
     /// The value of `IDEMPOTENCY_REQUIRED`, if it's set.
     is_required: Option<bool>,
@@ -311,6 +303,8 @@ impl Draft {
             table: None,
             store: None,
             key: None,
+            by_jwt: false,
+            jwt: JwtDraft::default(),
             rules: Rules::default(),
             is_required: None,
             is_off_anyway: false,
@@ -337,7 +331,7 @@ impl Draft {
             "IDEMPOTENCY_STORE" => self.store.clone(),
             _ => environment(name),
         });
-        named.map_err(|error| format!("IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE: {error}"))
+        named.map_err(|error| store_problem(&error.to_string()))
     }
 
     /// The source of keys. In mode `off`, the layer needs none.
@@ -358,6 +352,22 @@ impl Draft {
             Some(problem) => Err(values.problem("KEY", problem)),
             None => Ok(key),
         }
+    }
+
+    /// The callers, with the verification of their JWTs.
+    fn finish_callers(
+        &mut self,
+        values: &Values<'_>,
+        read: impl FnOnce(&str) -> Result<String, String>,
+    ) -> Result<(), String> {
+        let jwt = std::mem::take(&mut self.jwt);
+        if self.by_jwt {
+            let jwt = jwt.finish(read).map_err(|(name, problem)| values.problem(name, problem))?;
+            self.rules.callers = Callers::Jwt(Box::new(jwt));
+        } else if let Some(name) = jwt.first_set() {
+            return Err(values.problem(name, "it has no effect unless IDEMPOTENCY_CALLERS is jwt"));
+        }
+        Ok(())
     }
 
     /// Checks the settings that contradict each other.
@@ -391,6 +401,19 @@ impl Draft {
     }
 }
 
+/// The message for a store that the library refuses.
+fn store_problem(error: &str) -> String {
+    // The library's user switches a feature on. The layer's user has a built program.
+    let is_missing = |name: &&str| error.ends_with("enable the feature") && error.contains(name);
+    match ["postgres", "redis"].into_iter().find(is_missing) {
+        Some(name) => format!(
+            "IDEMPOTENCY_STORE names a store that this build of the layer doesn't have; build the layer with \
+             `layer/package --features {name}`"
+        ),
+        None => format!("IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE: {error}"),
+    }
+}
+
 impl Config {
     /// Reads and checks the configuration of this process.
     ///
@@ -410,12 +433,15 @@ impl Config {
     pub(crate) fn read(
         names: impl Iterator<Item = String>,
         environment: &dyn Fn(&str) -> Option<String>,
-        file: impl FnOnce(&PathBuf) -> std::io::Result<String>,
+        file: impl Fn(&PathBuf) -> std::io::Result<String>,
     ) -> Result<Self, String> {
-        let values = Values::of(names, environment, file)?;
+        let values = Values::of(names, environment, &file)?;
         let mut draft = Draft::of(&values)?;
         let key = draft.key(&values)?;
         draft.check(&values)?;
+        draft.finish_callers(&values, |path| {
+            file(&source::in_package(environment, path)).map_err(|error| format!("it can't be read: {error}"))
+        })?;
         let store = draft.store(environment)?;
         let Draft { mut rules, is_required, is_off_anyway, has_metrics, port, upstream, .. } = draft;
         rules.key = key;

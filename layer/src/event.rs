@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     Kinesis,
     /// A batch of a DynamoDB stream's records.
     DynamoDb,
+    /// A part of a durable function's execution.
+    Durable,
 }
 
 /// One invocation.
@@ -75,6 +77,19 @@ struct Shape<'e> {
     /// VPC Lattice's events have this field.
     #[serde(borrow)]
     method: Option<&'e RawValue>,
+    /// Events of durable functions have these three fields.
+    #[serde(rename = "DurableExecutionArn", borrow)]
+    durable_execution: Option<&'e RawValue>,
+    #[serde(rename = "CheckpointToken", borrow)]
+    checkpoint: Option<&'e RawValue>,
+    #[serde(rename = "InitialExecutionState", borrow)]
+    execution_state: Option<&'e RawValue>,
+}
+
+impl Shape<'_> {
+    fn is_durable(&self) -> bool {
+        self.durable_execution.is_some() && self.checkpoint.is_some() && self.execution_state.is_some()
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -162,11 +177,14 @@ impl Event {
     }
 
     /// The event's kind, by its fields. An event that isn't JSON is one operation.
-    pub(crate) fn kind(&self) -> Kind {
+    fn kind(&self) -> Kind {
         if let Some(first) = self.piped().and_then(|records| records.first().copied()) {
             return kind_of_record(first);
         }
         let Ok(shape) = serde_json::from_slice::<Shape<'_>>(&self.body) else { return Kind::Event };
+        if shape.is_durable() {
+            return Kind::Durable;
+        }
         if let Some(context) = shape.request_context {
             let has_method = context.http.is_some() || shape.http_method.is_some() || shape.method.is_some();
             return if has_method && context.connection_id.is_none() { Kind::Http } else { Kind::Event };
@@ -177,9 +195,33 @@ impl Event {
         }
     }
 
+    /// Whether the event is a part of a durable function's execution.
+    fn is_durable(&self) -> bool {
+        serde_json::from_slice::<Shape<'_>>(&self.body).is_ok_and(|shape| shape.is_durable())
+    }
+
+    /// The event's kind, which the user's setting may name. A durable function's events are of no other kind.
+    pub(crate) fn kind_or(&self, set: Option<Kind>) -> Kind {
+        match set {
+            None => self.kind(),
+            Some(Kind::Event) if self.is_durable() => Kind::Durable,
+            Some(kind) => kind,
+        }
+    }
+
     /// The event's elements if it's an array, as a pipe of EventBridge Pipes delivers a batch.
     pub(crate) fn piped(&self) -> Option<Vec<&RawValue>> {
         serde_json::from_slice(&self.body).ok()
+    }
+
+    /// The tool that Bedrock AgentCore's gateway calls. Its event has only the tool's arguments, so the client context
+    /// is the one place that tells two tools of a function apart.
+    pub(crate) fn tool(&self) -> Option<String> {
+        let context: Value = serde_json::from_slice(self.headers.get(CLIENT_CONTEXT)?.as_bytes()).ok()?;
+        let custom = context.get("custom")?.as_object()?;
+        // AWS documents two spellings.
+        let named = custom.iter().find(|(name, _)| name.eq_ignore_ascii_case("bedrockAgentCoreToolName"));
+        named?.1.as_str().map(str::to_owned)
     }
 
     /// The headers and the event for the function, with the facts of `claim` in `field`.

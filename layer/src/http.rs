@@ -3,7 +3,7 @@
 mod cors;
 mod envelope;
 
-pub(crate) use envelope::Head;
+pub(crate) use envelope::{Head, STREAM_TYPE};
 #[cfg(feature = "fuzz")]
 pub(crate) use envelope::{LONGEST_HEAD, is_stream};
 
@@ -25,10 +25,11 @@ use lambda_idempotency::{
     time::Timestamp,
 };
 use lambda_runtime::LambdaEvent;
-use tower::{Layer as _, ServiceExt as _, service_fn};
+use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
 use crate::{
-    config::{Callers, KeyOf, Rules},
+    callers,
+    config::{KeyOf, Rules},
     event::Event,
     invoke::{Answer, accept, in_time},
     proxy::Protection,
@@ -116,7 +117,8 @@ pub(crate) async fn request(
     };
     let (refusing, sees_refusal) = (layer.clone(), sees.clone());
     let refusal = move || sees_refusal(refusing.refusal(ProblemKind::RequestUnreadable));
-    let service = guarded_with(layer.layer(inner).map_response(sees), refusal);
+    let service = named(protection, event, deadline, layer.clone(), layer.layer(inner)).map_response(sees);
+    let service = guarded_with(service, refusal);
     let calling = service.oneshot(LambdaEvent::new(request, event.context.clone()));
     let ended: Result<_, lambda_idempotency::Failure> =
         in_time(protection, event, &turn, deadline, calling).await?;
@@ -139,6 +141,32 @@ pub(crate) async fn request(
                 accept(own.reply);
             }
             seen.streamed().map_or_else(|| Answer::json_of(&response), stream)
+        }
+    })
+}
+
+/// Names each request's caller before `service`, the library's layer, gets the request.
+fn named<S>(
+    protection: &Arc<Protection>,
+    event: &Arc<Event>,
+    deadline: Option<Timestamp>,
+    layer: HttpLayer,
+    service: S,
+) -> impl Service<Request<Body>, Response = Response<Body>, Error = S::Error, Future: Send> + Clone + Send + 'static
+where
+    S: Service<Request<Body>, Response = Response<Body>, Future: Send> + Clone + Send + 'static,
+    S::Error: Send,
+{
+    let (protection, event) = (Arc::clone(protection), Arc::clone(event));
+    service_fn(move |mut request: Request<Body>| {
+        let (protection, event) = (Arc::clone(&protection), Arc::clone(&event));
+        let (layer, service) = (layer.clone(), service.clone());
+        async move {
+            let callers = &protection.rules.callers;
+            callers.name(&layer, &mut request, &event.body, deadline).await;
+            let mut response = service.oneshot(request).await?;
+            callers.challenge(&mut response);
+            Ok(response)
         }
     })
 }
@@ -171,11 +199,12 @@ pub(crate) fn layer(
 ) -> Result<HttpLayer, lambda_idempotency::Error> {
     let Rules { key, passes_unkeyed, callers, compare, http, not_retained, .. } = rules;
     // No CORS layer can be outside the proxy, so the function sends its own CORS headers.
-    let mut layer = http.of(idempotency.http())?.replay_cors(true).on_replay(|replay, response| {
-        if !replay.is_failure() {
-            response.extensions_mut().insert(Replayed);
-        }
-    });
+    let mut layer =
+        http.of(callers.begin(idempotency.http()))?.replay_cors(true).on_replay(|replay, response| {
+            if !replay.is_failure() {
+                response.extensions_mut().insert(Replayed);
+            }
+        });
     // By default, a request without a key runs unprotected only if the key is the header.
     let passes = passes_unkeyed.unwrap_or(matches!(key, KeyOf::Header));
     layer = layer.required(!passes);
@@ -195,11 +224,7 @@ pub(crate) fn layer(
     if let Some(fields) = compare {
         layer = layer.fingerprint_fields(fields.iter().map(String::as_str))?;
     }
-    Ok(match callers {
-        Callers::Verified => layer,
-        Callers::Required => layer.require_caller(true),
-        Callers::Shared => layer.shared_namespace(),
-    })
+    Ok(callers.apply(layer))
 }
 
 impl Seen {
@@ -212,9 +237,13 @@ impl Seen {
             cors::expose_marker(rules, event, response.headers_mut());
         } else {
             cors::allow(rules, event, response.headers_mut());
+            let code = code(response.body());
             let is_withheld = response.extensions().get::<NotRetained>().is_some()
-                || matches!(code(response.body()).as_deref(), Some("not-retained" | "outcome-unknown"));
+                || matches!(code.as_deref(), Some("not-retained" | "outcome-unknown"));
             self.is_withheld.fetch_or(is_withheld, Ordering::Relaxed);
+            if code.as_deref() == Some("caller-unknown") {
+                callers::advise();
+            }
         }
         if streams {
             *self.streamed.lock().unwrap_or_else(PoisonError::into_inner) =

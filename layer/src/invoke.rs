@@ -14,6 +14,7 @@ use lambda_idempotency::{
 use lambda_runtime::{Diagnostic, LambdaEvent};
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tracing::Instrument as _;
@@ -34,8 +35,16 @@ use crate::{
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(15 * 60);
 /// How long the layer waits for the function's answer if the deadline is unknown.
 const LONGEST_RUN: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest name of an operation, in bytes.
+const LONGEST_NAME: usize = 128;
 /// The type of an error of the layer itself.
 pub(crate) const INTERNAL: &str = "Idempotency.Internal";
+
+/// Why a durable function's event is refused.
+const DURABLE: &str = "the event belongs to a durable execution, which the layer can't protect: it would record the \
+                       function's first answer, such as PENDING, as the outcome, and the execution would never end. \
+                       Durable functions have their own checkpoints. Take the layer off this function, or set \
+                       IDEMPOTENCY_MODE=off";
 
 /// The answer to an invocation, for the Runtime API.
 pub(crate) enum Answer {
@@ -136,7 +145,7 @@ async fn unprotected(protection: &Arc<Protection>, event: &Arc<Event>) -> Answer
 
 async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
     let rules = &protection.rules;
-    let kind = rules.kind.unwrap_or_else(|| event.kind());
+    let kind = event.kind_or(rules.kind);
     let deadline = event.deadline;
     let longest = deadline
         .map_or(LONGEST_RUN, |deadline| system_clock().now().until(deadline).saturating_add(GIVEN_UP_AFTER));
@@ -154,6 +163,7 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
             Kind::Sqs => Some(batch::sqs(&protection, &event).await),
             Kind::Kinesis => Some(batch::kinesis(&protection, &event).await),
             Kind::DynamoDb => Some(batch::dynamodb(&protection, &event).await),
+            Kind::Durable => Some(Answer::refusal("Idempotency.Invalid", DURABLE)),
         }
     };
     match tokio::time::timeout(longest, Box::pin(answering)).await {
@@ -197,6 +207,13 @@ async fn one(
     };
     let turn = Turn::new(protection, event);
     let layer = rules.key.layer(&protection.idempotency).required(!passes_unkeyed);
+    let layer = match event.tool() {
+        Some(tool) => match layer.operation(of_tool(rules.operation.as_deref(), &tool)) {
+            Ok(layer) => layer,
+            Err(error) => return Some(Answer::error(error)),
+        },
+        None => layer,
+    };
     let layer = match &rules.compare {
         Some(fields) => match layer.fingerprint_fields(fields.iter().map(String::as_str)) {
             Ok(layer) => layer,
@@ -236,6 +253,17 @@ async fn one(
         }
         (Err(error), own) => also(own, Answer::error(error)),
     })
+}
+
+/// The operation's name for a tool: the tool's own name, or its hash if a name can't have its characters or its length.
+fn of_tool(operation: Option<&str>, tool: &str) -> String {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let whole = operation.map_or_else(String::new, |operation| format!("{operation}."));
+    if !tool.is_empty() && tool.chars().all(is_name) && whole.len() + tool.len() <= LONGEST_NAME {
+        return whole + tool;
+    }
+    let digest = Sha256::digest(tool);
+    digest.iter().take(16).fold(whole + "tool.", |name, byte| format!("{name}{byte:02x}"))
 }
 
 /// Returns `answer`. If the function has answered too, tells the function that its own answer was accepted.

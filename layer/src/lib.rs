@@ -5,6 +5,7 @@
 //! Lambda gets it.
 
 mod batch;
+mod callers;
 mod child;
 #[cfg(feature = "kms")]
 mod cipher;
@@ -115,8 +116,9 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
     let protection = (config.rules.settings.mode != Mode::Off)
         .then(|| Protection::new(idempotency, config.rules, upstream.clone(), telemetry));
     let protection = protection.transpose().map_err(|error| error.to_string())?;
-    if let Some(protection) = &protection {
-        described::log(protection);
+    if let Some(protection) = protection.clone() {
+        described::log(&protection);
+        tokio::spawn(async move { protection.rules.callers.start().await });
     }
     Ok((Proxy::new(upstream, protection.clone(), telemetry), protection, config.port))
 }

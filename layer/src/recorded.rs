@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     function::{Payload, Posted},
+    http::STREAM_TYPE,
     upstream::{Chunked, RESPONSE_MODE, full, json_headers},
 };
 
@@ -99,9 +100,13 @@ pub(crate) fn limit(most: usize) -> usize {
     }
 }
 
-/// Whether the function streams its response.
+/// Whether the function streams its response. Go's client (`aws-lambda-go` 1.55.1) sends only the type of a streamed
+/// HTTP response, and no mode.
 pub(crate) fn is_streamed(headers: &HeaderMap) -> bool {
-    headers.get(RESPONSE_MODE).is_some_and(|mode| mode.as_bytes().eq_ignore_ascii_case(STREAMING.as_bytes()))
+    match headers.get(RESPONSE_MODE) {
+        Some(mode) => mode.as_bytes().eq_ignore_ascii_case(STREAMING.as_bytes()),
+        None => headers.get(header::CONTENT_TYPE).is_some_and(|name| name == STREAM_TYPE),
+    }
 }
 
 /// Whether an answer with these headers is JSON.

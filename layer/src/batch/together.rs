@@ -292,7 +292,7 @@ impl Together {
 
     /// Whether Lambda reads the batch from a stream. If so, it redelivers the first failed record and all later ones.
     fn is_stream(&self) -> bool {
-        !self.is_piped() && self.protection.rules.kind.unwrap_or_else(|| self.event.kind()) != Kind::Sqs
+        !self.is_piped() && self.event.kind_or(self.protection.rules.kind) != Kind::Sqs
     }
 }
 

@@ -20,6 +20,12 @@ pub(super) struct Values<'e> {
     path: Option<PathBuf>,
 }
 
+/// The path of a file in the function's package.
+pub(super) fn in_package(environment: &dyn Fn(&str) -> Option<String>, path: &str) -> PathBuf {
+    let root = environment("LAMBDA_TASK_ROOT").unwrap_or_else(|| TASK_ROOT.to_owned());
+    PathBuf::from(root).join(path)
+}
+
 impl<'e> Values<'e> {
     /// Checks the variables' names, and reads the settings file if there's one.
     ///
@@ -39,8 +45,7 @@ impl<'e> Values<'e> {
         }
         let path = environment("IDEMPOTENCY_CONFIG").filter(|path| !path.is_empty());
         let Some(path) = path else { return Ok(Self { environment, file: BTreeMap::new(), path: None }) };
-        let root = environment("LAMBDA_TASK_ROOT").unwrap_or_else(|| TASK_ROOT.to_owned());
-        let path = PathBuf::from(root).join(path);
+        let path = in_package(environment, &path);
         let text = file(&path)
             .map_err(|error| format!("IDEMPOTENCY_CONFIG: {} can't be read: {error}", path.display()))?;
         let file = in_file(&text).map_err(|problem| format!("{}: {problem}", path.display()))?;

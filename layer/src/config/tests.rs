@@ -81,7 +81,7 @@ fn every_setting_is_read() {
     assert_eq!(times.map(|time| time.as_millis()), [3000, 50_000, 4000, 500, 5000]);
     assert_eq!(rules.batch_reserve, Some(Duration::from_secs(2)));
     assert_eq!(rules.cors, ["https://a.example", "http://localhost:3000"]);
-    assert_eq!((rules.callers, rules.concurrency), (Callers::Shared, 10));
+    assert!(matches!(rules.callers, Callers::Shared) && rules.concurrency == 10);
     assert_eq!(rules.compare.unwrap(), ["/a", "/b"]);
     assert_eq!(rules.operation.as_deref(), Some("charge"));
     assert_eq!(rules.claim_field, Some(ClaimField::Context("claim".into())));
@@ -129,7 +129,10 @@ fn errors_name_the_invalid_setting() {
         ("IDEMPOTENCY_BATCH_ANSWER", "error", "report or fail"),
         ("IDEMPOTENCY_METHODS", "GET", "GET is never protected"),
         ("IDEMPOTENCY_METHODS", "post", "POST,PUT"),
-        ("IDEMPOTENCY_CALLERS", "all", "verified, required or shared"),
+        ("IDEMPOTENCY_CALLERS", "all", "verified, required, shared"),
+        ("IDEMPOTENCY_IGNORE_COOKIES", "*", "names of cookies"),
+        ("IDEMPOTENCY_IGNORE_COOKIES", "a=b", "names of cookies"),
+        ("IDEMPOTENCY_IGNORE_COOKIES", "a,,b", "empty entry"),
         ("IDEMPOTENCY_CLAIM_FIELD", "context:", "context:NAME"),
         ("IDEMPOTENCY_STREAMING", "yes", "true or false"),
         ("IDEMPOTENCY_METRICS", "prometheus", "cloudwatch or none"),
@@ -325,4 +328,86 @@ fn each_setting_appears_once() {
 fn encryption_needs_its_feature() {
     let problem = read(&[("IDEMPOTENCY_CIPHER", "kms:alias/payments")]).unwrap_err();
     assert!(problem.starts_with("IDEMPOTENCY_CIPHER: ") && problem.contains("--features kms"), "{problem}");
+}
+
+#[test]
+fn missing_stores_are_named_with_their_builds() {
+    for name in ["postgres", "redis"] {
+        let error =
+            format!("IDEMPOTENCY_STORE names a store that needs the feature `{name}`; enable the feature");
+        let problem = store_problem(&error);
+        assert!(
+            problem.contains(&format!("--features {name}`")) && !problem.contains("the feature"),
+            "{problem}"
+        );
+    }
+    assert!(store_problem("no store is configured").contains("IDEMPOTENCY_TABLE"));
+}
+
+#[test]
+fn jwt_settings_must_be_complete() {
+    let jwt = ("IDEMPOTENCY_CALLERS", "jwt");
+    let url = ("IDEMPOTENCY_JWT_KEYS", "https://login.example.com/keys");
+    let issuer = ("IDEMPOTENCY_JWT_ISSUER", "https://login.example.com");
+    let audience = ("IDEMPOTENCY_JWT_AUDIENCE", "a");
+    assert!(matches!(read(&[jwt, url, issuer, audience]).unwrap().callers, Callers::Jwt(_)));
+    for (settings, says) in [
+        (&[jwt, issuer, audience][..], "IDEMPOTENCY_JWT_KEYS: isn't set"),
+        (&[jwt, url, audience], "IDEMPOTENCY_JWT_ISSUER: isn't set"),
+        (&[jwt, url, issuer], "IDEMPOTENCY_JWT_AUDIENCE: isn't set"),
+        (&[url], "IDEMPOTENCY_JWT_KEYS: it has no effect"),
+        (
+            &[("IDEMPOTENCY_JWT_CLAIM", "email"), ("IDEMPOTENCY_CALLERS", "credential")],
+            "IDEMPOTENCY_JWT_CLAIM",
+        ),
+    ] {
+        let problem = read(settings).unwrap_err();
+        assert!(problem.contains(says), "{settings:?}: {problem}");
+    }
+    for (name, value, says) in [
+        ("IDEMPOTENCY_JWT_KEYS", "http://login.example.com/keys", "isn't encrypted"),
+        ("IDEMPOTENCY_JWT_KEYS", "http://127.0.0.1.example.com/keys", "isn't encrypted"),
+        ("IDEMPOTENCY_JWT_KEYS", "ftp://login.example.com/keys", "isn't the URL of a JWKS"),
+        ("IDEMPOTENCY_JWT_KEYS", "https://user@login.example.com/keys", "isn't the URL of a JWKS"),
+        ("IDEMPOTENCY_JWT_KEYS", "https://", "isn't the URL of a JWKS"),
+        ("IDEMPOTENCY_JWT_KEYS", "keys.json", "keys.json: it can't be read"),
+        ("IDEMPOTENCY_JWT_AUDIENCE", "a,,b", "empty entry"),
+        ("IDEMPOTENCY_JWT_CLAIM", "jti", "names no caller"),
+        ("IDEMPOTENCY_JWT_CLAIM", "aud", "names no caller"),
+        ("IDEMPOTENCY_JWT_IN", "query:token", "cookie:NAME"),
+        ("IDEMPOTENCY_JWT_IN", "cookie:", "cookie:NAME"),
+        ("IDEMPOTENCY_JWT_IN", "header:a b", "header:NAME"),
+    ] {
+        let good = [jwt, url, issuer, audience].into_iter().filter(|(other, _)| *other != name);
+        let all: Vec<_> = good.chain([(name, value)]).collect();
+        let problem = read(&all).unwrap_err();
+        assert!(problem.contains(name) && problem.contains(says), "{name}={value}: {problem}");
+    }
+}
+
+#[test]
+fn files_of_keys_are_checked_at_init() {
+    let keys = |entry: &str| Some(format!("{{\"keys\":[{entry}]}}"));
+    let all = [
+        ("IDEMPOTENCY_STORE", "memory:"),
+        ("IDEMPOTENCY_KEY", "header"),
+        ("IDEMPOTENCY_CALLERS", "jwt"),
+        ("IDEMPOTENCY_JWT_KEYS", "keys.json"),
+        ("IDEMPOTENCY_JWT_ISSUER", "i"),
+        ("IDEMPOTENCY_JWT_AUDIENCE", "a"),
+    ];
+    for (file, says) in [
+        (None, "it can't be read"),
+        (Some("[]".to_owned()), "isn't a JWKS"),
+        (keys(""), "no public key"),
+        (keys(r#"{"kty":"oct","k":"c2VjcmV0"}"#), "no public key"),
+        (keys(r#"{"kty":"RSA","n":"AQAB","e":"AQAB","use":"enc"}"#), "no public key"),
+        (keys(r#"{"kty":"RSA","n":"AQAB","e":"AQAB","alg":"RSA-OAEP"}"#), "no public key"),
+        (keys(r#"{"kty":"EC","crv":"P-521","x":"AQAB","y":"AQAB"}"#), "no public key"),
+    ] {
+        let problem = read_with(&all, file.as_deref()).unwrap_err();
+        assert!(problem.contains("IDEMPOTENCY_JWT_KEYS: keys.json: ") && problem.contains(says), "{problem}");
+    }
+    let good = keys(r#"{"kty":"RSA","n":"AQAB","e":"AQAB"}"#);
+    assert!(read_with(&all, good.as_deref()).is_ok());
 }

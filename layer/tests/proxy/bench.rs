@@ -356,8 +356,34 @@ pub(crate) fn kill(signal: &str, process: &str) -> bool {
     std::process::Command::new("/bin/sh").args(["-c", &kill]).status().unwrap().success()
 }
 
+/// Checks that a text for the layer's user names no type or method of Rust, and no feature of a package. The text is in
+/// the words of the layer's variables.
+pub(crate) fn assert_plain(text: &str) {
+    const FORBIDDEN: [&str; 9] = [
+        "::",
+        "HttpLayer",
+        "Builder",
+        "the feature",
+        "serde",
+        "IgnoredAny",
+        "unwrap",
+        "Operation`",
+        "lambda_idempotency_layer",
+    ];
+    for line in text.lines() {
+        // A panic is a bug, and its message shows where.
+        let is_panic =
+            line.contains("panicked at") || line.starts_with(['\n', ' ', '[']) || line.starts_with("note: ");
+        let found = FORBIDDEN.iter().find(|word| !is_panic && line.contains(*word));
+        assert_eq!(found, None, "the layer's user can't know this name: {line}");
+    }
+}
+
 impl Drop for Function {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_plain(&self.log());
+        }
         // `child`, the layer's program, is killed when it's dropped. The command that it started isn't.
         if !self.process.is_empty() {
             let _ = kill("KILL", &self.process);
@@ -416,5 +442,11 @@ pub(crate) async fn send(
 
 /// Waits for the answer that Lambda gets.
 pub(crate) async fn posted(waiting: oneshot::Receiver<Posted>) -> Posted {
-    tokio::time::timeout(PATIENCE, waiting).await.expect("an answer").expect("one answer")
+    let posted = tokio::time::timeout(PATIENCE, waiting).await.expect("an answer").expect("one answer");
+    let text = String::from_utf8_lossy(&posted.body);
+    if text.contains("Idempotency.") || text.contains("application/problem+json") {
+        // Links to the specification aren't names in Rust.
+        assert_plain(&text.replace("lambda_idempotency/guide", "guide"));
+    }
+    posted
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde_json::json;
 
 use super::bench::{Function, Lambda, posted};
 
@@ -309,4 +310,31 @@ async fn six_megabyte_payloads_pass_unchanged() {
     let again = lambda.deliver_with(&event, Duration::from_secs(15), &[]);
     assert!(function.gets_nothing().await);
     assert!(posted(again).await.text() == answer);
+}
+
+/// Bedrock AgentCore's gateway sends a tool's bare arguments, and the tool's name only in the client context.
+#[tokio::test]
+async fn tools_with_equal_arguments_are_distinct() {
+    let lambda = Lambda::start().await;
+    let function = Function::start(&lambda, &[("IDEMPOTENCY_KEY", "/orderId")]).await;
+    let strange = "täol ".repeat(30);
+    for (nth, tool) in ["orders___charge", "orders___refund", &strange, ""].into_iter().enumerate() {
+        for spelling in ["bedrockAgentCoreToolName", "bedrockagentcoreToolName"] {
+            // A header of HTTP has ASCII only, so the gateway escapes other characters.
+            let context = json!({ "custom": { spelling: tool } }).to_string();
+            let context = context.replace('ä', "\\u00e4");
+            let headers = [("lambda-runtime-client-context", context.as_str())];
+            let waiting = lambda.deliver_with(r#"{"orderId": 17}"#, Duration::from_secs(60), &headers);
+            if spelling == "bedrockAgentCoreToolName" {
+                function.respond(&function.next().await, nth.to_string()).await;
+            } else {
+                assert!(function.gets_nothing().await, "{tool}");
+            }
+            assert_eq!(posted(waiting).await.text(), nth.to_string(), "{tool}");
+        }
+    }
+    // Without a tool, it's another operation.
+    let waiting = lambda.deliver(r#"{"orderId": 17}"#);
+    function.respond(&function.next().await, "\"plain\"").await;
+    assert_eq!(posted(waiting).await.text(), "\"plain\"");
 }

@@ -476,3 +476,28 @@ async fn vpc_lattice_honours_idempotency_keys() {
     assert!(function.gets_nothing().await);
     assert_eq!(status(&posted(refused).await), 422);
 }
+
+/// Go's client streams with the content type only: it sends no response mode.
+#[tokio::test]
+async fn streams_without_a_mode_replay_as_streams() {
+    const STREAM: &str = "application/vnd.awslambda.http-integration-response";
+    for front_end in ["rest-api", "function-url"] {
+        let lambda = Lambda::start().await;
+        let function = Function::start(&lambda, KEY).await;
+        let first = lambda.deliver(event(front_end, POST).to_string());
+        let next = function.next().await;
+        let own = b"{\"statusCode\":201,\"headers\":{\"x-receipt\":\"17\"}}\0\0\0\0\0\0\0\0paid";
+        let headers = [("content-type", STREAM), ("transfer-encoding", "chunked")];
+        function.post(&next, "response", &headers, Bytes::from_static(own)).await;
+        let first = posted(first).await;
+        assert_eq!((first.headers["content-type"].as_str(), first.body.as_slice()), (STREAM, own.as_slice()));
+        assert!(!first.headers.contains_key("content-length"), "{front_end}: {:?}", first.headers);
+
+        let replay = lambda.deliver(event(front_end, POST).to_string());
+        assert!(function.gets_nothing().await);
+        let replay = posted(replay).await;
+        assert_eq!(replay.headers["content-type"], STREAM, "{front_end}");
+        assert_eq!(replay.headers["lambda-runtime-function-response-mode"], "streaming", "{front_end}");
+        assert!(replay.body.ends_with(b"\0\0\0\0\0\0\0\0paid"), "{front_end}: {replay:?}");
+    }
+}

@@ -5,14 +5,17 @@
 
 mod batch;
 mod bench;
+mod callers;
 mod choices;
 mod cors;
 #[cfg(feature = "kms")]
 mod encryption;
 mod events;
 mod http_events;
+mod jwt;
 mod logs;
 mod memory;
+mod messages;
 mod process;
 mod settings;
 mod takeover;

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// The expected result of a delivery.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Then {
     /// The function runs.
     Runs,
