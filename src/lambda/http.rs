@@ -28,6 +28,7 @@
 //! | a key is required and there is none | 400 | `key-missing` |
 //! | the key is malformed, empty, too long, sent twice, or not in the configured format | 400 | `key-invalid` |
 //! | a caller is required, and the request has none; or the closure of [`HttpLayer::caller`] failed | 403 | `caller-missing` |
+//! | the closure of [`HttpLayer::caller`] can't tell now who the caller is | 503 | `store-unavailable` |
 //! | the request carries credentials, and their owner can't be identified | 500 | `caller-unknown` |
 //! | the caller may not have the recorded response | 403 | `replay-forbidden` |
 //! | the key was used with another request | 422 | `key-reused` |
