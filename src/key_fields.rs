@@ -190,15 +190,6 @@ impl KeyFields {
         self.fields.iter().map(Selector::as_str)
     }
 
-    /// The names of the fields that the key needs, or of all if it needs one of them, for a message.
-    #[cfg(feature = "events")]
-    pub(crate) fn shown(&self) -> String {
-        let needed = if self.required == 0 { self.fields.len() } else { self.required };
-        let names: Vec<_> =
-            self.fields.iter().take(needed).map(|field| format!("`{}`", field.as_str())).collect();
-        names.join(", ")
-    }
-
     /// The first field that can't be looked up, or else the first that's absent or blank.
     #[cfg(feature = "http")]
     pub(crate) fn field_to_correct(&self, json: &[u8]) -> Option<&Selector> {

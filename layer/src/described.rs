@@ -48,6 +48,7 @@ fn of(protection: &Arc<Protection>, kind: Kind) -> Result<Option<Description>, E
         Kind::Sqs => "sqs",
         Kind::Kinesis => "kinesis",
         Kind::DynamoDb => "dynamodb",
+        Kind::Durable => return Ok(None),
     };
     let mut layer = key.layer(&protection.idempotency);
     if let Some(fields) = compare {
