@@ -18,9 +18,8 @@ pub(crate) fn log(protection: &Arc<Protection>) {
     match wrappers {
         Ok(wrappers) => tracing::info!(
             event = "started",
-            version = env!("CARGO_PKG_VERSION"),
             wrappers,
-            "the idempotency layer starts"
+            "the layer describes the keys of its events for `idempotency why`"
         ),
         Err(problem) => tracing::warn!(problem, "the layer's settings can't be described"),
     }

@@ -556,7 +556,11 @@ fn not_an_event<T>(error: &serde_json::Error) -> Error {
 
 /// The type's name for a message. `None` for a type that takes any JSON, whose name would tell the user nothing.
 pub(super) fn own_type<T>() -> Option<&'static str> {
-    let name = type_name::<T>();
-    let takes_anything = ["serde", "alloc::", "core::", "lambda_idempotency"];
-    (!takes_anything.iter().any(|begin| name.starts_with(begin))).then_some(name)
+    Some(type_name::<T>()).filter(|name| is_own_type(name))
+}
+
+/// Whether a type's name tells the user something: it's neither a text, a box or raw JSON, nor a type of this library.
+pub(super) fn is_own_type(name: &str) -> bool {
+    let says_nothing = ["serde", "alloc::", "core::", "&", "lambda_idempotency"];
+    !says_nothing.iter().any(|begin| name.starts_with(begin))
 }

@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
     event: Option<PathBuf>,
 
     /// The file with the JSON of the function's `describe()`: an object, or a list of objects. For a function behind the
-    /// Lambda layer: the first line of its log in the format JSON (`"event":"started"`). Options override it.
+    /// Lambda layer: the line of its log with `"event":"started"`, in the format JSON. Options override it.
     #[arg(long, value_name = "FILE", requires = "event")]
     describe: Option<PathBuf>,
 

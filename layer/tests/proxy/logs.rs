@@ -98,7 +98,8 @@ async fn first_line_describes_the_keys() {
         function.respond(&function.next().await, r#"{"statusCode":201}"#).await;
         posted(waiting).await;
         let lines = json_lines(&function.log());
-        let wrappers: Vec<Description> = serde_json::from_value(lines[0]["wrappers"].clone()).unwrap();
+        let started = lines.iter().find(|line| line["event"] == "started").unwrap();
+        let wrappers: Vec<Description> = serde_json::from_value(started["wrappers"].clone()).unwrap();
         let described = wrappers.iter().find(|described| described.via == via).unwrap();
         let located = described.locate(event.as_bytes(), &lambda_runtime::Context::default(), None).unwrap();
         let record = database.record("records", located[0].key.as_str()).await.unwrap();

@@ -29,6 +29,7 @@ use crate::{
     fingerprint::Fingerprint,
     invocation::Invocation,
     key::StoredKey,
+    lambda::event::is_own_type,
     observe,
     run::{
         context::{OperationContext, within},
@@ -416,7 +417,12 @@ impl<R: Record> Delivery<'_, R> {
                 _ => (kind.as_str(), ""),
             },
             Reason::InProgress(_) => (ErrorKind::InProgress.as_str(), "another delivery is processing it"),
-            Reason::Failed(error_type, detail) if detail.is_empty() => ("HandlerError", error_type.as_str()),
+            Reason::Failed(error_type, detail) if detail.is_empty() && is_own_type(error_type) => {
+                ("HandlerError", error_type.as_str())
+            }
+            Reason::Failed(_, detail) if detail.is_empty() => {
+                ("HandlerError", "its handler returned an error")
+            }
             Reason::Failed(_, detail) => ("HandlerError", detail.as_str()),
             Reason::FailedForGood => ("Failed", "it failed permanently; its handler doesn't run again"),
             Reason::Unrecorded => ("Unrecorded", "it failed permanently, but the failure isn't stored"),
