@@ -53,8 +53,8 @@ pub mod http;
 mod identity;
 pub mod keys;
 mod locate;
-mod run;
 mod source;
+mod start;
 
 use std::{fmt, sync::Arc};
 
@@ -75,8 +75,8 @@ pub use describe::{Description, Located};
 use event::{EventLayer, IntoKey, KeyFrom};
 #[cfg(feature = "http")]
 use http::HttpLayer;
-pub(crate) use run::diagnosed;
-pub use run::{run, typed};
+pub(crate) use start::diagnosed;
+pub use start::{run, typed};
 
 impl Idempotency {
     /// Returns a clone of this `Idempotency` for the invocation that `context` describes. Use it in handlers that call
