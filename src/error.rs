@@ -101,7 +101,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of your own, for a closure that returns this type, such as [`HttpLayer::caller`]'s. Callers and logs get
+    /// Your own error, for a closure that returns this type, such as [`HttpLayer::caller`]'s. Callers and logs get
     /// the message, so it mustn't contain a credential.
     ///
     /// ```

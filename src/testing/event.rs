@@ -72,7 +72,7 @@ impl Event {
     /// moves it to the dead-letter queue, a stream moves on past it. An event that isn't a batch is its own record 0.
     ///
     /// You need this only for a failure that isn't recorded, such as a body that can't be parsed.
-    /// [`survive()`](super::survive()) notices by itself that a record's failure was recorded, for example as
+    /// [`survive()`](super::survive()) notices that a record's failure was recorded, for example as
     /// [`Failure::permanent`](crate::Failure::permanent).
     ///
     /// ```

@@ -287,7 +287,7 @@ impl Answer {
         !self.kinds.iter().all(is_lasting)
     }
 
-    /// Whether the answer has a text of its own. A batch's answer only lists the failed records.
+    /// Whether the answer has its own text. A batch's answer only lists the failed records.
     pub(super) fn is_telling(&self) -> bool {
         let body = self.body();
         !["", "null", "{}"].contains(&body.as_str()) && !body.contains("batchItemFailures")

@@ -1,6 +1,8 @@
 //! The binary, an embedded DynamoDB, and records in it.
 
 use std::{
+    fs,
+    path::PathBuf,
     process::{Output, Stdio},
     time::Duration,
 };
@@ -31,6 +33,27 @@ pub(crate) const TABLE: &str = "idempotency-tests";
 pub(crate) const KEY: &str = "secret-order-17";
 pub(crate) const RESPONSE: &str = r#"{"receipt":"secret-receipt"}"#;
 pub(crate) const CALLER: &str = "secret-caller";
+
+/// A file that's deleted when the test drops it.
+pub(crate) struct File(PathBuf);
+
+impl File {
+    pub(crate) fn with(name: &str, content: impl AsRef<[u8]>) -> Self {
+        let path = std::env::temp_dir().join(format!("idempotency-cli-{}-{name}", std::process::id()));
+        fs::write(&path, content).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
 
 /// The result of a command.
 #[derive(Debug)]

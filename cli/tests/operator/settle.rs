@@ -1,6 +1,6 @@
 //! `release` and `complete`: the dry run, the write, and races with other writes.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use lambda_idempotency::{
     Idempotency, Key, StoredKey,
@@ -10,28 +10,7 @@ use lambda_idempotency::{
     time::{Clock as _, system_clock},
 };
 
-use super::bench::{Answer, Bench, KEY, RESPONSE, completed};
-
-/// A file that's deleted when the test drops it.
-struct File(PathBuf);
-
-impl File {
-    fn with(name: &str, content: impl AsRef<[u8]>) -> Self {
-        let path = std::env::temp_dir().join(format!("idempotency-cli-{}-{name}", std::process::id()));
-        fs::write(&path, content).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
+use super::bench::{Answer, Bench, File, KEY, RESPONSE, completed};
 
 impl Bench {
     /// Runs the command line that the dry run prints.

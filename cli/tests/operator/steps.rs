@@ -1,35 +1,12 @@
 //! `why` for the records of a handler's steps, and for a key whose field is absent.
 
-use std::{fs, path::PathBuf};
-
 use lambda_idempotency::{Failure, Idempotency, Key, settings::Mode};
 use lambda_runtime::Context;
 use serde_json::{Value, json};
 
-use super::bench::{Answer, Bench, TABLE};
+use super::bench::{Answer, Bench, File, TABLE};
 
 const REQUEST: &str = "8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e14";
-
-/// A file that holds JSON until it's dropped.
-struct File(PathBuf);
-
-impl File {
-    fn of(name: &str, json: &Value) -> Self {
-        let path = std::env::temp_dir().join(format!("steps-{name}-{}.json", std::process::id()));
-        fs::write(&path, json.to_string()).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
 
 /// Runs the steps of one trip. The step `pay` fails permanently.
 async fn book(bench: &Bench, mode: Mode, trip: &str) -> Idempotency {
@@ -60,7 +37,7 @@ fn parts(answer: &Answer) -> Vec<(String, Value)> {
 async fn steps_are_found_from_the_event() {
     let bench = Bench::new().await;
     book(&bench, Mode::Enforce, "17").await;
-    let event = File::of("trip", &json!({ "trip": { "id": 17, "city": "Rome" } }));
+    let event = File::with("trip", json!({ "trip": { "id": 17, "city": "Rome" } }).to_string());
     let why = ["why", "--event", event.path(), "--function", "trips"];
     let steps = ["--step", "hotel=/trip/id", "--step", "flight=/trip/id", "--step", "pay=/trip/id"];
     let found = bench.run(&[&why[..], &steps, &["--json"]].concat()).await;
@@ -101,7 +78,7 @@ async fn steps_of_messages_are_found() {
                 "eventSourceARN": "arn:aws:sqs:eu-central-1:123456789012:orders" })
     };
     let messages = [message("m1", json!({ "trip": "17" })), message("m2", json!({ "trip": "18" }))];
-    let event = File::of("messages", &json!({ "Records": messages }));
+    let event = File::with("messages", json!({ "Records": messages }).to_string());
     let why = ["why", "--event", event.path(), "--function", "trips", "--json"];
     let found = bench.run(&[&why[..], &["--step", "hotel=/trip"]].concat()).await;
     let of = |part: &str, status: Value| (part.to_owned(), status);
@@ -142,20 +119,18 @@ async fn invocations_are_found_by_request_id() {
 async fn absent_key_fields_are_named() {
     let bench = Bench::new().await;
     let secret = json!({ "id": "secret-1", "amount": 5, "secret@example.com": 1, "order": { "number": 7 } });
-    let event = File::of("absent", &secret);
+    let event = File::with("absent", secret.to_string());
     let message = json!({ "messageId": "m1", "receiptHandle": "h", "body": secret.to_string(), "attributes": {},
         "messageAttributes": {}, "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-central-1:1:orders" });
-    let batch = File::of("absent-batch", &json!({ "Records": [message] }));
-    let request = File::of(
-        "absent-request",
-        &json!({
-            "version": "2.0", "rawPath": "/payments", "rawQueryString": "", "headers": { "content-type": "application/json" },
-            "requestContext": { "accountId": "1", "apiId": "a", "domainName": "d.example.com", "requestId": "r", "stage": "$default",
-                "http": { "method": "POST", "path": "/payments", "sourceIp": "192.0.2.1", "protocol": "HTTP/1.1", "userAgent": "u" },
-                "time": "22/Nov/2026:20:41:07 +0000", "timeEpoch": 1_795_379_667_000_u64, "routeKey": "$default" },
-            "body": secret.to_string(), "isBase64Encoded": false,
-        }),
-    );
+    let batch = File::with("absent-batch", json!({ "Records": [message] }).to_string());
+    let http = json!({
+        "version": "2.0", "rawPath": "/payments", "rawQueryString": "", "headers": { "content-type": "application/json" },
+        "requestContext": { "accountId": "1", "apiId": "a", "domainName": "d.example.com", "requestId": "r", "stage": "$default",
+            "http": { "method": "POST", "path": "/payments", "sourceIp": "192.0.2.1", "protocol": "HTTP/1.1", "userAgent": "u" },
+            "time": "22/Nov/2026:20:41:07 +0000", "timeEpoch": 1_795_379_667_000_u64, "routeKey": "$default" },
+        "body": secret.to_string(), "isBase64Encoded": false,
+    });
+    let request = File::with("absent-request", http.to_string());
     let names = "the top level has `amount`, `id`, `order`, 1 more";
     for (file, options, words) in [
         (&event, &["--key-field", "/ID"][..], names),

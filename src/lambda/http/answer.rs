@@ -31,7 +31,7 @@ pub(super) enum Undeliverable {
 }
 
 impl Undeliverable {
-    /// What the caller gets to read if the operation is done, but its response can't be delivered.
+    /// The text for the caller if the operation is done, but its response can't be delivered.
     pub(super) const fn texts(self) -> Texts {
         match self {
             Self::TooLarge => TOO_LARGE_HERE,

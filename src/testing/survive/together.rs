@@ -92,7 +92,7 @@ fn earlier(
     Ok(second_best)
 }
 
-/// What one operation did, as far as another operation's writes can change it.
+/// The effects of one operation, as far as another operation's writes can change them.
 #[derive(Debug)]
 struct Seen {
     /// The details of the staged writes by their names, without those whose condition the bench can't check.

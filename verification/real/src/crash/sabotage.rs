@@ -99,7 +99,7 @@ impl<S: Store> SabotagedStore<S> {
         }
         let write = self.with_real_lease(key, write);
         if sabotage == Sabotage::Overwriting && is_settlement {
-            // A task of its own, since the library drops a call whose time is over.
+            // A separate task, since the library drops a call whose time is over.
             let (inner, key) = (Arc::clone(&self.inner), key.clone());
             let overwriting = tokio::spawn(async move {
                 match inner.apply(&key, &write).await? {
