@@ -27,13 +27,14 @@ use std::{
 };
 
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put, ScalarAttributeType,
+    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put as PutItem,
+    ScalarAttributeType,
 };
 use lambda_idempotency::{
     Idempotency, Key, StoredKey, staging,
     store::{
-        BoxFuture, CommitOutcome, OwnWrites, Record, ResponseChunks, Store, StoreError, StoreErrorKind,
-        Transactions, Write, WriteOutcome,
+        BoxFuture, CommitOutcome, OwnWrites, Put, PutOutcome, Record, ResponseChunks, Store, StoreError,
+        StoreErrorKind, Transactions,
         dynamodb::{DynamoDbStore, Transaction},
         memory::MemoryStore,
         postgres::{PostgresStore, tokio_postgres},
@@ -66,12 +67,8 @@ impl Measured {
 }
 
 impl Store for Measured {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.request(self.inner.apply(key, write)))
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        Box::pin(self.request(self.inner.put(key, put)))
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
@@ -95,14 +92,14 @@ impl Transactions for Measured {
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
+        put: &'a Put,
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         let Some(transactions) = self.inner.transactions() else {
             return Box::pin(async { Err(StoreError::new(StoreErrorKind::Rejected, "no transactions")) });
         };
-        Box::pin(self.request(transactions.commit(key, write, writes, token)))
+        Box::pin(self.request(transactions.commit(key, put, writes, token)))
     }
 }
 
@@ -149,7 +146,7 @@ async fn row(name: &str, store: Arc<dyn Store>, delay: Duration, form: Form) -> 
         let effect = format!("{}-{key}-{}", form.name(), delay.as_millis());
         let work = async || {
             if form != Form::Claimed {
-                let put = Put::builder().table_name(EFFECTS).item("id", AttributeValue::S(effect));
+                let put = PutItem::builder().table_name(EFFECTS).item("id", AttributeValue::S(effect));
                 let put = Transaction::new().put(put.build().unwrap());
                 staging().unwrap().add(put).map_err(io::Error::other)?;
             }

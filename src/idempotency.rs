@@ -18,7 +18,11 @@ use crate::{
     key::{Scope, StoredKey},
     observe,
     record::Record,
-    run::{context::surrounding, driver::Driver, optimistic::Way, replay::Replay},
+    run::{
+        context::surrounding,
+        driver::{Driver, Way},
+        replay::Replay,
+    },
     settings::Settings,
     store::{Store, named::NamedStore},
 };

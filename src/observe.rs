@@ -25,22 +25,22 @@ const TARGET: &str = "lambda_idempotency";
 pub(crate) fn claimed(id: &StoredKey, held: &Held) {
     OUTAGE.store(0, Ordering::Relaxed);
     count(Metric::Executed);
-    if held.is_takeover {
+    if held.lock.interrupted {
         count(Metric::Takeover);
         tracing::warn!(
-            target: TARGET, event = "takeover", %id, generation = held.generation.get(), attempt = held.attempt,
+            target: TARGET, event = "takeover", %id, generation = held.lock.generation.get(), attempt = held.lock.attempt,
             "claimed after an attempt that ended without an answer: its handler may have had an effect"
         );
     } else {
         tracing::debug!(
-            target: TARGET, event = "claimed", %id, generation = held.generation.get(), attempt = held.attempt,
+            target: TARGET, event = "claimed", %id, generation = held.lock.generation.get(), attempt = held.lock.attempt,
             "claimed"
         );
     }
     if held.is_recovered {
         count(Metric::ClaimRecovered);
         tracing::info!(
-            target: TARGET, event = "claim_recovered", %id, generation = held.generation.get(),
+            target: TARGET, event = "claim_recovered", %id, generation = held.lock.generation.get(),
             "the store's answer to the claim was lost; recognised the claim by its owner"
         );
     }
@@ -289,7 +289,7 @@ pub(crate) fn settling_ended(stopwatch: Stopwatch) {
 pub(crate) fn settled(id: &StoredKey, held: &Held, status: Status) {
     count(if status == Status::Released { Metric::Released } else { Metric::Recorded });
     tracing::debug!(
-        target: TARGET, event = "settled", %id, generation = held.generation.get(), status = status.as_str(),
+        target: TARGET, event = "settled", %id, generation = held.lock.generation.get(), status = status.as_str(),
         "settled"
     );
 }
@@ -297,7 +297,7 @@ pub(crate) fn settled(id: &StoredKey, held: &Held, status: Status) {
 pub(crate) fn fenced(id: &StoredKey, held: &Held) {
     count(Metric::Fenced);
     tracing::warn!(
-        target: TARGET, event = "fenced", %id, generation = held.generation.get(),
+        target: TARGET, event = "fenced", %id, generation = held.lock.generation.get(),
         "this run lost its claim: the record was taken over or settled, or it's gone or unreadable"
     );
 }
@@ -307,7 +307,7 @@ pub(crate) fn fenced(id: &StoredKey, held: &Held) {
 pub(crate) fn not_released(id: &StoredKey, held: &Held, cause: Option<&dyn StdError>) {
     count(Metric::Abandoned);
     tracing::warn!(
-        target: TARGET, event = "not_released", %id, generation = held.generation.get(),
+        target: TARGET, event = "not_released", %id, generation = held.lock.generation.get(),
         cause = whole(cause),
         "it's unknown whether the key is released; if it isn't, the key becomes free when the claim's lease ends; \
          under at-most-once, an operator must settle the record"
@@ -317,7 +317,7 @@ pub(crate) fn not_released(id: &StoredKey, held: &Held, cause: Option<&dyn StdEr
 pub(crate) fn unrecorded(id: &StoredKey, held: &Held, cause: Option<&dyn StdError>) {
     count(Metric::Unrecorded);
     tracing::error!(
-        target: TARGET, event = "unrecorded", %id, generation = held.generation.get(),
+        target: TARGET, event = "unrecorded", %id, generation = held.lock.generation.get(),
         cause = whole(cause),
         "the handler ran, but its outcome isn't known to be stored: a later delivery may run the handler again"
     );
@@ -383,16 +383,16 @@ pub(crate) fn outrun(id: &StoredKey) {
 pub(crate) fn extended(id: &StoredKey, held: &Held) {
     count(Metric::LeaseExtended);
     tracing::debug!(
-        target: TARGET, event = "extended", %id, generation = held.generation.get(),
-        lease_until_ms = held.lease_until.as_millis(), "extended the lease"
+        target: TARGET, event = "extended", %id, generation = held.lock.generation.get(),
+        lease_until_ms = held.lock.lease_until.as_millis(), "extended the lease"
     );
 }
 
 pub(crate) fn not_extended(id: &StoredKey, held: &Held) {
     count(Metric::LeaseNotExtended);
     tracing::warn!(
-        target: TARGET, event = "not_extended", %id, generation = held.generation.get(),
-        ends_at_ms = held.lease_until.as_millis(), "the lease isn't known to be extended"
+        target: TARGET, event = "not_extended", %id, generation = held.lock.generation.get(),
+        ends_at_ms = held.lock.lease_until.as_millis(), "the lease isn't known to be extended"
     );
 }
 
@@ -407,7 +407,7 @@ pub(crate) fn abandoned(id: &StoredKey, held: &Held, frees_at: Option<Timestamp>
         }
     };
     tracing::warn!(
-        target: TARGET, event = "abandoned", %id, generation = held.generation.get(),
+        target: TARGET, event = "abandoned", %id, generation = held.lock.generation.get(),
         frees_at_ms = frees_at.map(Timestamp::as_millis), "{message}"
     );
 }
@@ -436,7 +436,7 @@ pub(crate) fn interrupted(
         }
     };
     tracing::warn!(
-        target: TARGET, event = "interrupted", %id, generation = held.generation.get(), attempt = held.attempt,
+        target: TARGET, event = "interrupted", %id, generation = held.lock.generation.get(), attempt = held.lock.attempt,
         cause = whole(cause), "{message}"
     );
 }

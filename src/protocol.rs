@@ -6,15 +6,15 @@
 //! order, on the code that ships.
 //!
 //! ```text
-//! Begin ─▶ Apply(T1) ─ applied ───────────────▶ Claimed ── Settle ─▶ Apply(T4-6) ─ applied ─▶ Settled
-//!            │  └ refused ─ judge the record ─▶ Replay │ Refused │ Apply(T2│T3)        │
+//! Begin ─▶ Put(T1) ─ applied ───────────────▶ Claimed ── Settle ─▶ Put(T4-6) ─ applied ─▶ Settled
+//!            │  └ refused ─ judge the record ─▶ Replay │ Refused │ Put(T2│T3)            │
 //!            └ doubtful ─▶ Read ─ judge the record                   doubtful ─▶ Read ─┘
 //! ```
 //!
 //! While a claim is held, its lease can be extended (T7). If the handler has staged its own writes, the
 //! settlement is a transaction ([`Action::Commit`], T8). If those writes are the handler's only effect, the
 //! handler needs no claim. One transaction stores its writes and the finished record
-//! ([`Write::Conclude`](crate::store::Write::Conclude)), and a concurrent duplicate that commits later writes nothing.
+//! (a conclusion), and a concurrent duplicate that commits later writes nothing.
 //!
 //! ```text
 //! Look ─▶ Read ─ key is claimable ────▶ Open ── Settle ─▶ Commit(conclusion) ─ applied ─▶ Settled
@@ -46,7 +46,7 @@ pub use plan::{Intent, Plan, Rules};
 
 use std::mem;
 
-use crate::{record::Record, store::Write, time::Timestamp};
+use crate::{record::Record, store::Put, time::Timestamp};
 
 use acquire::{Claiming, Goal};
 use commit::Commit;
@@ -146,8 +146,8 @@ pub fn step(state: &mut State, input: Input) -> Action {
                 _ => settle::send(plan, now, held, task),
             },
             Next::RecordAnew { lost, task, record } => acquire::to_record(plan, now, &lost, task, record),
-            Next::Conclude { basis, task, write, submission } => {
-                commit::begin(commit::Basis::Open(basis), task, write, submission)
+            Next::Conclude { basis, task, put, submission } => {
+                commit::begin(commit::Basis::Open(basis), task, put, submission)
             }
         };
     }
@@ -172,7 +172,7 @@ fn handle(plan: &Plan, now: Timestamp, phase: Phase, event: Event) -> Next {
         (Phase::Held(running) | Phase::Extending { running, .. }, Event::Extend(until)) => {
             extend::send(plan, running, until)
         }
-        (Phase::Extending { running, until }, event) => extend::extending(running, until, event),
+        (Phase::Extending { running, until }, event) => extend::extending(plan, running, until, event),
         (Phase::Fresh, Event::Look) => Next::Act(Phase::Looking, Action::Read),
         (Phase::Looking, event) => open::looking(plan, now, event),
         (Phase::Fresh, Event::Settle(intent)) => {
@@ -210,7 +210,7 @@ enum Next {
         record: Option<Record>,
     },
     /// Send the finished record of an optimistic run.
-    Conclude { basis: open::Basis, task: Task, write: Write, submission: u32 },
+    Conclude { basis: open::Basis, task: Task, put: Put, submission: u32 },
 }
 
 /// The machine is done, and the settlement ended like this.

@@ -211,6 +211,21 @@ impl Record {
         }
     }
 
+    /// Whether this record has the same version as `other`: the same status, owner, generation, lease and expiry. A put
+    /// that replaces a record compares exactly these.
+    pub fn has_version_of(&self, other: &Self) -> bool {
+        self.status() == other.status()
+            && self.is_claim_of(other)
+            && self.lease_until() == other.lease_until()
+            && self.expires_at == other.expires_at
+    }
+
+    /// Whether this record and `other` belong to one claim: they have the same owner and generation. Then their
+    /// attempt, fingerprint, lock time and request id are the same too.
+    pub fn is_claim_of(&self, other: &Self) -> bool {
+        self.owner == other.owner && self.generation == other.generation
+    }
+
     /// Returns the lock with this record's fields and this lease: the record as if it were STARTED.
     ///
     /// ```

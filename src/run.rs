@@ -26,9 +26,9 @@ pub(crate) mod response;
 
 pub(crate) mod alone;
 
-pub(crate) mod optimistic;
-
 pub(crate) mod shadow;
+
+pub(crate) mod unenforced;
 
 pub(crate) mod claim;
 
@@ -36,7 +36,11 @@ pub(crate) mod commit;
 
 pub(crate) mod begin;
 
+pub(crate) mod optimistic;
+
 pub(crate) mod extension;
+
+mod right;
 
 pub(crate) mod protect;
 

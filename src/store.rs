@@ -14,16 +14,16 @@ pub(crate) mod named;
 mod parameter;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+mod put;
 #[cfg(feature = "redis")]
 pub mod redis;
-mod write;
 
 pub use admin::{Page, TableProblem};
 pub use builder::StoreBuilder;
 pub use cipher::Cipher;
 pub use error::{StoreError, StoreErrorKind};
 pub use named::NamedStore;
-pub use write::{Revision, Settlement, Write, WriteOutcome};
+pub use put::{Put, PutOutcome};
 
 pub use crate::{
     format::{Format, Json},
@@ -45,8 +45,8 @@ use crate::{key::StoredKey, time::Timestamp};
 ///
 /// # Contract
 ///
-/// - [`apply`](Self::apply) applies the write if and only if its condition holds, in one atomic step for the
-///   key. [`Write::apply_to`] defines the condition and the resulting record. A store that reads and writes
+/// - [`put`](Self::put) applies the put if and only if its condition holds, in one atomic step for the
+///   key. [`Put::apply_to`] defines the condition and the resulting record. A store that reads and writes
 ///   under its own lock can call `apply_to`. Other stores send each write as a conditional request.
 /// - When the condition fails, nothing changes. The answer contains the record that the condition was checked
 ///   against, if there was one.
@@ -73,12 +73,8 @@ use crate::{key::StoredKey, time::Timestamp};
 /// [`MemoryStore`](memory::MemoryStore) implements the contract in a few lines. `conformance::check` (feature
 /// `conformance`) tests your own store.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Applies `write` to `key` if its condition holds.
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>>;
+    /// Stores `put`'s record under `key` if the condition holds.
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>>;
 
     /// Reads the record of `key`, strongly consistent.
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>>;
@@ -98,12 +94,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
 #[deny(clippy::missing_trait_methods)]
 impl<S: Store + ?Sized> Store for Arc<S> {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        (**self).apply(key, write)
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        (**self).put(key, put)
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
@@ -184,7 +176,7 @@ pub trait Transactions: Send + Sync {
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`]. If the record's condition fails, the returned record shows whether an earlier attempt
+    /// As [`Store::put`]. If the record's condition fails, the returned record shows whether an earlier attempt
     /// inside the store was applied. A failed condition of the handler's writes doesn't show this. So if an earlier
     /// attempt was ambiguous, the result is an ambiguous error instead of [`CommitOutcome::Declined`].
     ///
@@ -193,7 +185,7 @@ pub trait Transactions: Send + Sync {
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
+        put: &'a Put,
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>>;
@@ -202,7 +194,7 @@ pub trait Transactions: Send + Sync {
     /// library calls this method while idempotency isn't enforced ([`Mode`](crate::settings::Mode)).
     ///
     /// `token` identifies this transaction as in [`commit`](Self::commit). If the writes were applied, the answer is
-    /// [`CommitOutcome::Answered`] with [`WriteOutcome::Applied`].
+    /// [`CommitOutcome::Answered`] with [`PutOutcome::Applied`].
     ///
     /// # Errors
     ///
@@ -228,7 +220,7 @@ pub trait Transactions: Send + Sync {
 pub enum CommitOutcome {
     /// The result of the write to the record. If the record's condition failed, nothing was written. The answer is then
     /// this variant even if one of the handler's conditions failed too.
-    Answered(WriteOutcome),
+    Answered(PutOutcome),
     /// The record's condition held, but one of the handler's conditions failed. Nothing was written, and no
     /// attempt of this call is still on its way. The value holds the details, in the store's own type.
     Declined(Box<dyn Any + Send + Sync>),

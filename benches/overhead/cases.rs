@@ -307,30 +307,27 @@ impl ByHand {
             .update_item()
             .table_name(TABLE)
             .key("id", s(&item.id))
-            .update_expression(
-                "SET #status = :status, #expires_at = :expires_at, #response_encoding = :response_encoding, \
-                 #response_length = :response_length, #response_sha256 = :response_sha256, \
-                 #response = :response REMOVE #lease_until",
-            )
-            .condition_expression("#status = :started AND #owner = :owner AND #generation = :generation")
-            .expression_attribute_names("#status", "status")
-            .expression_attribute_names("#owner", "owner")
-            .expression_attribute_names("#generation", "generation")
-            .expression_attribute_names("#expires_at", "expires_at")
-            .expression_attribute_names("#lease_until", "lease_until")
-            .expression_attribute_names("#response", "response")
-            .expression_attribute_names("#response_encoding", "response_encoding")
-            .expression_attribute_names("#response_length", "response_length")
-            .expression_attribute_names("#response_sha256", "response_sha256")
-            .expression_attribute_values(":status", s("COMPLETED"))
-            .expression_attribute_values(":started", s("STARTED"))
-            .expression_attribute_values(":owner", s(&item.owner))
-            .expression_attribute_values(":generation", n(&item.generation))
-            .expression_attribute_values(":expires_at", n(&item.seconds))
-            .expression_attribute_values(":response_encoding", s("identity"))
-            .expression_attribute_values(":response_length", n(&response.len().to_string()))
-            .expression_attribute_values(":response_sha256", s(&response_sha256))
-            .expression_attribute_values(":response", AttributeValue::B(Blob::new(response)))
+            .update_expression("SET #s=:s,#x=:x,#re=:re,#rl=:rl,#rd=:rd,#r=:r REMOVE #l,#i")
+            .condition_expression("#s=:vs AND #o=:vo AND #g=:vg")
+            .expression_attribute_names("#s", "status")
+            .expression_attribute_names("#o", "owner")
+            .expression_attribute_names("#g", "generation")
+            .expression_attribute_names("#x", "expires_at")
+            .expression_attribute_names("#l", "lease_until")
+            .expression_attribute_names("#i", "interrupted")
+            .expression_attribute_names("#r", "response")
+            .expression_attribute_names("#re", "response_encoding")
+            .expression_attribute_names("#rl", "response_length")
+            .expression_attribute_names("#rd", "response_sha256")
+            .expression_attribute_values(":s", s("COMPLETED"))
+            .expression_attribute_values(":vs", s("STARTED"))
+            .expression_attribute_values(":vo", s(&item.owner))
+            .expression_attribute_values(":vg", n(&item.generation))
+            .expression_attribute_values(":x", n(&item.seconds))
+            .expression_attribute_values(":re", s("identity"))
+            .expression_attribute_values(":rl", n(&response.len().to_string()))
+            .expression_attribute_values(":rd", s(&response_sha256))
+            .expression_attribute_values(":r", AttributeValue::B(Blob::new(response)))
             .return_values_on_condition_check_failure(AllOld)
             .send()
             .await?;
@@ -425,7 +422,7 @@ fn respond(status: u16, body: Bytes) -> Result<HttpResponse, Failure> {
 }
 
 /// Puts the attributes of a PutItem, or those that an UpdateItem sets, into `item`. The library's updates set each
-/// `#name` to the placeholder `:name`, so this finds the value under the same name.
+/// placeholder of a name, such as `#s`, to the value's placeholder `:s`.
 fn record(item: &mut Map<String, Value>, request: Option<&[u8]>) {
     let request: Value = request.and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
     if let Some(put) = request["Item"].as_object() {

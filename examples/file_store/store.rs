@@ -5,8 +5,8 @@ use std::{fs, io, path::PathBuf, sync::Arc};
 use lambda_idempotency::{
     Fingerprint, StoredKey,
     store::{
-        BoxFuture, Generation, Outcome, Owner, Place, Record, State, Status, Store, StoreError,
-        StoreErrorKind, StoredResponse, Write, WriteOutcome,
+        BoxFuture, Generation, Outcome, Owner, Place, Put, PutOutcome, Record, State, Status, Store,
+        StoreError, StoreErrorKind, StoredResponse,
     },
     time::Timestamp,
 };
@@ -49,30 +49,26 @@ impl FileStore {
         }
     }
 
-    fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
+    fn put_now(&self, key: &StoredKey, put: &Put) -> Result<PutOutcome, StoreError> {
         let _lock = self.locked()?;
         let current = self.read_now(key)?;
-        // `apply_to` implements the contract: it returns the new record if the write's condition holds.
-        let Some(record) = write.apply_to(current.as_ref()) else {
-            return Ok(WriteOutcome::Refused(current));
+        // `apply_to` implements the contract: it returns the new record if the put's condition holds.
+        let Some(record) = put.apply_to(current.as_ref()) else {
+            return Ok(PutOutcome::Refused(current));
         };
         let next = self.path(key).with_extension("next");
         fs::write(&next, encode(&record)).map_err(unavailable)?;
         fs::File::open(&next).and_then(|file| file.sync_all()).map_err(unavailable)?;
         // An error of `rename` is ambiguous: the write may have been applied.
         fs::rename(next, self.path(key)).map_err(|error| unavailable(error).maybe_applied(true))?;
-        Ok(WriteOutcome::Applied)
+        Ok(PutOutcome::Applied)
     }
 }
 
 impl Store for FileStore {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        let (store, key, write) = (self.clone(), key.clone(), write.clone());
-        Box::pin(blocking(move || store.apply_now(&key, &write)))
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        let (store, key, put) = (self.clone(), key.clone(), put.clone());
+        Box::pin(blocking(move || store.put_now(&key, &put)))
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lambda_idempotency::{
     StoredKey,
-    store::{BoxFuture, Record, ResponseChunks, Store, StoreError, Transactions, Write, WriteOutcome},
+    store::{BoxFuture, Put, PutOutcome, Record, ResponseChunks, Store, StoreError, Transactions},
 };
 use tokio::sync::Semaphore;
 
@@ -34,12 +34,8 @@ impl Limited {
 }
 
 impl Store for Limited {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.within(self.store.apply(key, write)))
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        Box::pin(self.within(self.store.put(key, put)))
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {

@@ -14,8 +14,7 @@ use std::{
 use lambda_idempotency::{
     ErrorKind, Idempotency, Key, RunError, StoredKey, idempotent,
     store::{
-        BoxFuture, Record, Settlement, Store, StoreError, StoreErrorKind, Write, WriteOutcome,
-        memory::MemoryStore,
+        BoxFuture, Put, PutOutcome, Record, Status, Store, StoreError, StoreErrorKind, memory::MemoryStore,
     },
 };
 use serde::Serialize;
@@ -198,18 +197,12 @@ async fn handlers_may_change_compared_parameters() {
 struct WithoutReleases(MemoryStore);
 
 impl Store for WithoutReleases {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        match write {
-            Write::Settle { settlement: Settlement::Release { .. }, .. } => {
-                let error = StoreError::new(StoreErrorKind::Unavailable, "the store is down");
-                Box::pin(std::future::ready(Err(error)))
-            }
-            _ => self.0.apply(key, write),
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        if put.record().status() == Status::Released {
+            let error = StoreError::new(StoreErrorKind::Unavailable, "the store is down");
+            return Box::pin(std::future::ready(Err(error)));
         }
+        self.0.put(key, put)
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {

@@ -8,7 +8,7 @@ use crate::{
     future::BoxFuture,
     key::{Key, Scope, StoredKey},
     record::{Owner, Record},
-    store::{Store, Write, WriteOutcome},
+    store::{Put, PutOutcome, Store},
 };
 
 /// A new owner.
@@ -28,12 +28,12 @@ pub(super) fn fresh_key_in(operation: &str) -> Verdict<StoredKey> {
     Ok(StoredKey::new(&scope, &key))
 }
 
-/// Sends `write`; an error of the store fails the case.
-pub(super) async fn apply(store: &dyn Store, key: &StoredKey, write: &Write) -> Verdict<WriteOutcome> {
+/// Sends `put`; an error of the store fails the case.
+pub(super) async fn apply(store: &dyn Store, key: &StoredKey, put: &Put) -> Verdict<PutOutcome> {
     store
-        .apply(key, write)
+        .put(key, put)
         .await
-        .map_err(|error| format!("the store failed to answer {}: {}", described(write), chain(&error)))
+        .map_err(|error| format!("the store failed to answer {}: {}", described(put), chain(&error)))
 }
 
 /// Reads the record of `key`.
@@ -41,40 +41,38 @@ pub(super) async fn read(store: &dyn Store, key: &StoredKey) -> Verdict<Option<R
     store.read(key).await.map_err(|error| format!("the store failed to answer a read: {}", chain(&error)))
 }
 
-/// Sends `write`. The store must apply it, and the record must then be `expected`.
-pub(super) async fn applied(store: &dyn Store, key: &StoredKey, write: &Write, expected: &Record) -> Verdict {
-    match apply(store, key, write).await? {
-        WriteOutcome::Applied => {
-            stands(store, key, Some(expected), &format!("after {}", described(write))).await
-        }
-        WriteOutcome::Refused(record) => Err(format!(
+/// Sends `put`. The store must apply it, and the record must then be `expected`.
+pub(super) async fn applied(store: &dyn Store, key: &StoredKey, put: &Put, expected: &Record) -> Verdict {
+    match apply(store, key, put).await? {
+        PutOutcome::Applied => stands(store, key, Some(expected), &format!("after {}", described(put))).await,
+        PutOutcome::Refused(record) => Err(format!(
             "{} should have been applied, but was refused because of {}",
-            described(write),
+            described(put),
             described_record(record.as_ref())
         )),
     }
 }
 
-/// Sends `write`. The store must refuse it because of `current`, and change nothing.
+/// Sends `put`. The store must refuse it because of `current`, and change nothing.
 pub(super) async fn refused(
     store: &dyn Store,
     key: &StoredKey,
-    write: &Write,
+    put: &Put,
     current: Option<&Record>,
 ) -> Verdict {
-    match apply(store, key, write).await? {
-        WriteOutcome::Applied => Err(format!(
+    match apply(store, key, put).await? {
+        PutOutcome::Applied => Err(format!(
             "{} should have been refused because of {}, but was applied",
-            described(write),
+            described(put),
             described_record(current)
         )),
-        WriteOutcome::Refused(found) => {
+        PutOutcome::Refused(found) => {
             same(
                 found.as_ref(),
                 current,
-                &format!("the record returned with the refusal of {}", described(write)),
+                &format!("the record returned with the refusal of {}", described(put)),
             )?;
-            stands(store, key, current, &format!("after {} was refused", described(write))).await
+            stands(store, key, current, &format!("after {} was refused", described(put))).await
         }
     }
 }
@@ -90,13 +88,13 @@ pub(super) async fn stands(
     same(found.as_ref(), expected, &format!("the record {when}"))
 }
 
-/// Sends `writes`, a claim and perhaps a settlement, to bring a fresh key into the state that a case starts from.
-pub(super) async fn prepare(store: &dyn Store, key: &StoredKey, writes: &[Write]) -> Verdict {
-    for write in writes {
-        if let WriteOutcome::Refused(record) = apply(store, key, write).await? {
+/// Sends `puts`, a claim and perhaps a settlement, to bring a fresh key into the state that a case starts from.
+pub(super) async fn prepare(store: &dyn Store, key: &StoredKey, puts: &[Put]) -> Verdict {
+    for put in puts {
+        if let PutOutcome::Refused(record) = apply(store, key, put).await? {
             return Err(format!(
                 "{} of a fresh key should have been applied, but was refused because of {}",
-                described(write),
+                described(put),
                 described_record(record.as_ref())
             ));
         }
@@ -158,29 +156,15 @@ fn differences(found: &Record, expected: &Record) -> String {
     list.join(", and ")
 }
 
-/// Describes a write in a few words.
-pub(super) fn described(write: &Write) -> String {
-    match write {
-        Write::Claim(lock) => format!("a claim by generation {}", lock.generation),
-        Write::Reclaim { seen, lock } => {
-            format!("a reclaim by generation {} that read {seen:?}", lock.generation)
-        }
-        Write::TakeOver { seen, lock } => {
-            format!("a takeover by generation {} that read {seen:?}", lock.generation)
-        }
-        Write::Settle { owner, generation, settlement } => {
-            format!("a settlement to {} by {owner:?}, generation {generation}", settlement.status().as_str())
-        }
-        Write::Extend { owner, generation, lease_until, .. } => {
-            format!("an extension to {lease_until:?} by {owner:?}, generation {generation}")
-        }
-        Write::Conclude { seen, record } => {
-            let (status, generation) = (record.status().as_str(), record.generation);
-            format!("a conclusion to {status} as generation {generation} that read {seen:?}")
-        }
-        Write::Resolve { seen, generation, settlement, .. } => {
-            let status = settlement.status().as_str();
-            format!("an operator's {status} as generation {generation} that read {seen:?}")
+/// Describes a put in a few words.
+pub(super) fn described(put: &Put) -> String {
+    let new = put.record();
+    let what = format!("a put of {} as generation {}", new.status().as_str(), new.generation);
+    match put {
+        Put::Create(_) => format!("{what} where there's no record"),
+        Put::Replace { seen, .. } => format!("{what} in place of {}", described_record(Some(seen))),
+        Put::Mine { held, .. } => {
+            format!("{what} under the claim of {:?}, generation {}", held.owner, held.generation)
         }
     }
 }

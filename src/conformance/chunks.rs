@@ -5,13 +5,13 @@ use bytes::Bytes;
 use super::{
     Verdict,
     bench::{applied, chain, fresh_key, owner, stands},
-    samples::{first_lock, noise, settle, tomorrow},
+    samples::{Settlement, claim, first_lock, noise, settle, tomorrow},
 };
 use crate::{
     key::StoredKey,
     outcome::{Outcome, Place, StoredResponse},
     record::{Owner, Record, State},
-    store::{ResponseChunks, Settlement, Store, StoreErrorKind, Write},
+    store::{ResponseChunks, Store, StoreErrorKind},
 };
 
 /// Lambda's limit for a synchronous response.
@@ -83,7 +83,7 @@ pub(super) async fn beside_the_record(store: &dyn Store) -> Verdict {
     let started = Record::from(lock.clone());
     let count = written(chunks, &key, started.owner, &bytes).await?;
     stands(store, &key, None, "of a key that has only chunks").await?;
-    applied(store, &key, &Write::Claim(lock), &started).await?;
+    applied(store, &key, &claim(lock), &started).await?;
     written(chunks, &key, started.owner, &bytes).await?;
     stands(store, &key, Some(&started), "after its chunks were written").await?;
 

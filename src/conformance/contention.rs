@@ -8,14 +8,16 @@ use tokio::task::JoinSet;
 use super::{
     Verdict,
     bench::{apply, described_record, fresh_key, prepare, read, same, stands, together},
-    numbers::extend,
-    samples::{first_lock, inline, release, resolve, second_lock, settle, settlements, tomorrow},
+    samples::{
+        Settlement, claim, conclude, extend, first_lock, inline, reclaim, release, resolve, second_lock,
+        settle, settlements, take_over, tomorrow,
+    },
 };
 use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::{Record, State},
-    store::{Revision, Settlement, Store, Write, WriteOutcome},
+    store::{Put, PutOutcome, Store},
 };
 
 const ROUNDS: u32 = 3;
@@ -148,9 +150,9 @@ pub async fn check_contention(handles: &[Arc<dyn Store>], tasks: usize, rounds: 
 struct Race {
     name: &'static str,
     key: StoredKey,
-    before: Vec<Write>,
+    before: Vec<Put>,
     current: Option<Record>,
-    writes: Vec<Write>,
+    writes: Vec<Put>,
 }
 
 impl Race {
@@ -160,19 +162,18 @@ impl Race {
             key: fresh_key()?,
             before: vec![],
             current: None,
-            writes: (0..tasks).map(|_| Ok(Write::Claim(first_lock()?))).collect::<Verdict<_>>()?,
+            writes: (0..tasks).map(|_| Ok(claim(first_lock()?))).collect::<Verdict<_>>()?,
         })
     }
 
     fn takeovers(tasks: usize) -> Verdict<Self> {
         let first = first_lock()?;
         let current = Record::from(first.clone());
-        let seen = Revision::of(&current);
-        let write = |_| Ok(Write::TakeOver { seen, lock: second_lock()? });
+        let write = |_| Ok(take_over(&current, second_lock()?));
         Ok(Self {
             name: "takeovers",
             key: fresh_key()?,
-            before: vec![Write::Claim(first)],
+            before: vec![claim(first)],
             writes: (0..tasks).map(write).collect::<Verdict<_>>()?,
             current: Some(current),
         })
@@ -182,12 +183,11 @@ impl Race {
         let first = first_lock()?;
         let started = Record::from(first.clone());
         let (release, current) = release(&started);
-        let seen = Revision::of(&current);
-        let write = |_| Ok(Write::Reclaim { seen, lock: second_lock()? });
+        let write = |_| Ok(reclaim(&current, second_lock()?));
         Ok(Self {
             name: "reclaims",
             key: fresh_key()?,
-            before: vec![Write::Claim(first), release],
+            before: vec![claim(first), release],
             writes: (0..tasks).map(write).collect::<Verdict<_>>()?,
             current: Some(current),
         })
@@ -261,11 +261,10 @@ impl Race {
 }
 
 /// `count` conclusions, each by its own owner, that replace `current`.
-fn conclusions_on(current: Option<&Record>, count: usize) -> Verdict<Vec<Write>> {
-    let seen = current.map(Revision::of);
+fn conclusions_on(current: Option<&Record>, count: usize) -> Verdict<Vec<Put>> {
     let write = |_| {
         let state = State::Completed(inline(b"concluded"));
-        Ok(Write::Conclude { seen, record: Record { state, ..second_lock()?.into() } })
+        Ok(conclude(current, Record { state, ..second_lock()?.into() }))
     };
     (0..count).map(write).collect()
 }
@@ -327,14 +326,14 @@ async fn all_read(handles: &[Arc<dyn Store>], race: &Race, expected: Option<&Rec
 
 /// Checks that the store applied exactly one write, the winner, that it stored the winner's record, and that it
 /// returned this record with every refusal. Returns the record.
-async fn judge(store: &dyn Store, race: &Race, answers: &[WriteOutcome]) -> Verdict<Option<Record>> {
+async fn judge(store: &dyn Store, race: &Race, answers: &[PutOutcome]) -> Verdict<Option<Record>> {
     let name = race.name;
     let stands = read(store, &race.key).await?;
     let winners: Vec<_> = race
         .writes
         .iter()
         .zip(answers)
-        .filter(|(_, answer)| matches!(answer, WriteOutcome::Applied))
+        .filter(|(_, answer)| matches!(answer, PutOutcome::Applied))
         .map(|(write, _)| write)
         .collect();
     let [winner] = winners[..] else {
@@ -348,7 +347,7 @@ async fn judge(store: &dyn Store, race: &Race, answers: &[WriteOutcome]) -> Verd
     let expected = winner.apply_to(race.current.as_ref());
     same(stands.as_ref(), expected.as_ref(), &format!("the record after concurrent {name}"))?;
     for answer in answers {
-        if let WriteOutcome::Refused(record) = answer {
+        if let PutOutcome::Refused(record) = answer {
             let what = format!("the record returned to a loser of concurrent {name}");
             same(record.as_ref(), expected.as_ref(), &what)?;
         }

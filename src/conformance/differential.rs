@@ -7,14 +7,14 @@ use super::{
     bench::{apply, described, described_record, fresh_key, read, same},
     fields::put_away,
     random::Random,
-    samples::{base, in_chunks, inline, settle, tomorrow},
+    samples::{base, in_chunks, inline, tomorrow},
 };
 use crate::{
     fingerprint::Fingerprint,
     key::StoredKey,
     outcome::Outcome,
-    record::{Generation, Lock, Owner, Record, State, Status},
-    store::{Revision, Settlement, Store, Write, WriteOutcome, memory::MemoryStore},
+    record::{Generation, Owner, Record, State, Status},
+    store::{Put, PutOutcome, Store, memory::MemoryStore},
     time::Timestamp,
 };
 
@@ -85,26 +85,26 @@ async fn run(store: &dyn Store, seed: u64, operations: u32) -> Verdict {
 }
 
 /// Runs one operation on both stores, and compares the records.
-async fn step(store: &dyn Store, memory: &MemoryStore, key: &StoredKey, write: Option<&Write>) -> Verdict {
+async fn step(store: &dyn Store, memory: &MemoryStore, key: &StoredKey, write: Option<&Put>) -> Verdict {
     if let Some(write) = write {
         let (found, expected) = (apply(store, key, write).await?, apply(memory, key, write).await?);
         match (&found, &expected) {
-            (WriteOutcome::Applied, WriteOutcome::Applied) => {}
-            (WriteOutcome::Refused(found), WriteOutcome::Refused(expected)) => {
+            (PutOutcome::Applied, PutOutcome::Applied) => {}
+            (PutOutcome::Refused(found), PutOutcome::Refused(expected)) => {
                 same(
                     found.as_ref(),
                     expected.as_ref(),
                     &format!("the record returned with the refusal of {}", described(write)),
                 )?;
             }
-            (WriteOutcome::Applied, WriteOutcome::Refused(record)) => {
+            (PutOutcome::Applied, PutOutcome::Refused(record)) => {
                 let record = described_record(record.as_ref());
                 return Err(format!(
                     "{} was applied, but the memory store refused it because of {record}",
                     described(write)
                 ));
             }
-            (WriteOutcome::Refused(record), WriteOutcome::Applied) => {
+            (PutOutcome::Refused(record), PutOutcome::Applied) => {
                 let record = described_record(record.as_ref());
                 return Err(format!(
                     "{} was refused because of {record}, but the memory store applied it",
@@ -146,97 +146,47 @@ impl Script {
         Ok(Self { random: Random::new(seed), keys, base: base(), tomorrow: tomorrow() })
     }
 
-    /// Draws the next operation: the key's index, and a write. If the write is `None`, the operation is a read.
-    fn next(&mut self) -> (usize, Option<Write>) {
+    /// Draws the next operation: the key's index, and a put. If the put is `None`, the operation is a read.
+    fn next(&mut self) -> (usize, Option<Put>) {
         let at = self.random.below(KEYS) as usize;
-        let write = match self.random.below(16) {
-            0 => None,
-            1 => Some(Write::Claim(self.lock())),
-            2..=4 => Some(self.reclaim(at)),
-            5..=6 => Some(self.take_over(at)),
-            7..=8 => Some(self.resolve(at)),
-            9..=10 => Some(self.extend(at)),
-            11..=12 => Some(self.conclude(at)),
-            _ => Some(self.settle(at)),
+        let version = self.version(at);
+        let put = match (self.random.below(16), version) {
+            (0, _) => return (at, None),
+            (1..=10, Some(seen)) => self.replace(&seen),
+            (11.., Some(held)) => self.mine(&held),
+            (_, None) => {
+                let claim = self.claim();
+                Put::Create(self.with_a_state(claim))
+            }
         };
-        (at, write)
+        (at, Some(put))
     }
 
-    fn reclaim(&mut self, at: usize) -> Write {
-        let lock = self.lock();
-        match self.version(at) {
-            Some(record) => Write::Reclaim { seen: self.blurred(&record), lock },
-            None => Write::Claim(lock),
-        }
-    }
-
-    /// Draws a takeover if the drawn version is STARTED, and a claim otherwise: the protocol takes over only STARTED
-    /// records.
-    fn take_over(&mut self, at: usize) -> Write {
-        let lock = self.lock();
-        match self.version(at) {
-            Some(record) if record.status() == Status::Started => {
-                let mut seen = self.blurred(&record);
-                seen.status = Status::Started;
-                seen.lease_until = seen.lease_until.or(record.lease_until());
-                Write::TakeOver { seen, lock }
+    fn replace(&mut self, record: &Record) -> Put {
+        let seen = self.blurred(record);
+        let claim = self.claim();
+        let new = match self.random.below(3) {
+            // An extension, of a claim only.
+            0 if seen.status() == Status::Started => self.with_a_lease(seen.clone()),
+            // An operator's.
+            1 => {
+                let owner = self.random.next().to_be_bytes();
+                let owner = Owner::from_bytes([owner, owner].concat().try_into().unwrap_or_default());
+                self.settled(Record { owner, generation: claim.generation, ..seen.clone() })
             }
-            _ => Write::Claim(lock),
-        }
-    }
-
-    fn settle(&mut self, at: usize) -> Write {
-        let settlement = self.settlement();
-        match self.version(at) {
-            Some(record) => {
-                let seen = self.blurred(&record);
-                settle(&Record { owner: seen.owner, generation: seen.generation, ..record }, settlement)
-            }
-            None => Write::Claim(self.lock()),
-        }
-    }
-
-    fn extend(&mut self, at: usize) -> Write {
-        let lock = self.lock();
-        match self.version(at) {
-            Some(record) => {
-                let Revision { owner, generation, .. } = self.blurred(&record);
-                let Lock { lease_until, expires_at, .. } = lock;
-                Write::Extend { owner, generation, lease_until, expires_at }
-            }
-            None => Write::Claim(lock),
-        }
-    }
-
-    fn conclude(&mut self, at: usize) -> Write {
-        let (lock, outcome) = (self.lock(), self.outcome());
-        let seen = match self.version(at) {
-            Some(record) if self.random.below(6) > 0 => Some(self.blurred(&record)),
-            _ => None,
+            _ => self.with_a_state(claim),
         };
-        let state = match self.random.below(6) {
-            0 => State::Released,
-            1 => State::Started { lease_until: lock.lease_until },
-            2 => State::Failed(outcome),
-            _ => State::Completed(outcome),
-        };
-        let mut record = Record { state, ..lock.into() };
-        if record.status() != Status::Started {
-            // Only a STARTED record may have no expiry.
-            record.expires_at = Some(self.expiry());
-        }
-        Write::Conclude { seen, record }
+        Put::Replace { seen, new }
     }
 
-    fn resolve(&mut self, at: usize) -> Write {
-        let (lock, settlement) = (self.lock(), self.settlement());
-        match self.version(at) {
-            Some(record) => {
-                let seen = self.blurred(&record);
-                Write::Resolve { seen, owner: lock.owner, generation: lock.generation, settlement }
-            }
-            None => Write::Claim(lock),
-        }
+    fn mine(&mut self, record: &Record) -> Put {
+        let held = Record { expires_at: self.some_expiry(), ..self.blurred(record) };
+        let new = match self.random.below(6) {
+            0 if held.status() == Status::Started => self.with_a_lease(held.clone()),
+            _ => self.settled(held.clone()),
+        };
+        let lease_until = self.near(self.base);
+        Put::Mine { held: held.lock_until(lease_until), new }
     }
 
     /// Draws a version of the record: mostly the current one, else an earlier one.
@@ -246,61 +196,85 @@ impl Script {
         versions.iter().rev().nth(back as usize).cloned()
     }
 
-    /// Returns `record`'s version. With a probability of one third, one part of the version is random.
-    fn blurred(&mut self, record: &Record) -> Revision {
-        let mut seen = Revision::of(record);
-        let other = self.lock();
-        match self.random.below(18) {
-            0 => seen.owner = other.owner,
-            1 => seen.generation = other.generation,
-            2 => seen.lock_acquired_at = other.lock_acquired_at,
-            3 => seen.expires_at = other.expires_at,
-            4 => seen.lease_until = seen.lease_until.and(Some(other.lease_until)),
-            5 => {
-                let all = [Status::Started, Status::Completed, Status::Failed, Status::Released];
-                seen.status = *self.random.pick(&all);
-                let started = seen.status == Status::Started;
-                seen.lease_until = started.then(|| seen.lease_until.unwrap_or(other.lease_until));
+    /// Returns `record`. With a probability of one third, one part of its version is random.
+    fn blurred(&mut self, record: &Record) -> Record {
+        let other = self.claim();
+        let of = |claim: Record| match claim.is_claim_of(record) {
+            true => record.clone(),
+            false => Record { state: record.state.clone(), expires_at: record.expires_at, ..claim },
+        };
+        match self.random.below(15) {
+            0 => of(self.claim_of(other.owner, record.generation)),
+            1 => of(self.claim_of(record.owner, other.generation)),
+            2 if record.status() == Status::Started => {
+                Record { expires_at: self.some_expiry(), ..record.clone() }
             }
-            _ => {}
+            2 => Record { expires_at: Some(self.expiry()), ..record.clone() },
+            3 if record.status() == Status::Started => self.with_a_lease(record.clone()),
+            3 | 4 => self.with_a_state(record.clone()),
+            _ => record.clone(),
         }
-        seen
     }
 
-    fn lock(&mut self) -> Lock {
+    /// Draws a claim.
+    fn claim(&mut self) -> Record {
+        let owner = Owner::from_bytes([self.random.below(4) as u8; 16]);
+        let generation = Generation::new(self.random.below(3));
+        self.claim_of(owner, generation)
+    }
+
+    /// Returns a claim whose other fields follow from its owner and generation, since two different claims never have
+    /// both in common.
+    fn claim_of(&mut self, owner: Owner, generation: Generation) -> Record {
+        let of = u64::from(owner.as_bytes()[0]) + 5 * generation.get();
         let request_ids = [None, Some("one".into()), Some("two".into())];
-        Lock {
-            owner: Owner::from_bytes([self.random.below(4) as u8; 16]),
-            generation: Generation::new(self.random.below(3)),
-            attempt: self.random.below(3) as u32,
-            fingerprint: Fingerprint::of_bytes(&[self.random.below(2) as u8]),
-            lock_acquired_at: self.near(self.base),
-            lease_until: self.near(self.base),
-            expires_at: (self.random.below(3) > 0).then(|| self.expiry()),
-            interrupted: self.random.below(2) == 0,
-            request_id: self.random.pick(&request_ids).clone(),
+        let claim = Record {
+            owner,
+            generation,
+            attempt: (of % 3) as u32,
+            fingerprint: Fingerprint::of_bytes(&[(of % 2) as u8]),
+            lock_acquired_at: self.base.saturating_add(Duration::from_millis(of)),
+            expires_at: self.some_expiry(),
+            interrupted: of.is_multiple_of(4),
+            request_id: request_ids[of as usize % 3].clone(),
+            state: State::Released,
+        };
+        self.with_a_lease(claim)
+    }
+
+    fn with_a_state(&mut self, record: Record) -> Record {
+        if self.random.below(3) == 0 && record.status() == Status::Started {
+            record
+        } else {
+            self.settled(record)
         }
+    }
+
+    fn with_a_lease(&mut self, record: Record) -> Record {
+        let lease_until = self.near(self.base);
+        Record { state: State::Started { lease_until }, expires_at: self.some_expiry(), ..record }
+    }
+
+    fn settled(&mut self, record: Record) -> Record {
+        let outcome = self.random.pick(&[Outcome::Omitted, inline(b""), inline(b"{}"), in_chunks(2)]).clone();
+        let (state, interrupted) = match self.random.below(4) {
+            0 => (State::Released, self.random.below(2) == 0),
+            1 => (State::Failed(outcome), record.interrupted),
+            _ => (State::Completed(outcome), record.interrupted),
+        };
+        Record { state, interrupted, expires_at: Some(self.expiry()), ..record }
     }
 
     fn near(&mut self, time: Timestamp) -> Timestamp {
         time.saturating_add(Duration::from_millis(self.random.below(3)))
     }
 
+    fn some_expiry(&mut self) -> Option<Timestamp> {
+        (self.random.below(3) > 0).then(|| self.expiry())
+    }
+
     /// Draws an expiry in whole seconds, so far in the future that no sweeper removes the record.
     fn expiry(&mut self) -> Timestamp {
         self.tomorrow.saturating_add(Duration::from_secs(self.random.below(3)))
-    }
-
-    fn outcome(&mut self) -> Outcome {
-        self.random.pick(&[Outcome::Omitted, inline(b""), inline(b"{}"), in_chunks(2)]).clone()
-    }
-
-    fn settlement(&mut self) -> Settlement {
-        let outcome = self.outcome();
-        match self.random.below(4) {
-            0 => Settlement::Release { expires_at: self.expiry(), interrupted: self.random.below(2) == 0 },
-            1 => Settlement::Fail(outcome, self.expiry()),
-            _ => Settlement::Complete(outcome, self.expiry()),
-        }
     }
 }

@@ -5,14 +5,16 @@ use std::{future::poll_fn, task::Poll};
 use super::{
     Verdict,
     bench::{applied, described, described_record, fresh_key, prepare, read, refused, stands},
-    numbers::extend,
-    samples::{first_lock, inline, release, resolve, second_lock, settle, settlements, tomorrow},
+    samples::{
+        claim, conclude, extend, first_lock, inline, reclaim, release, resolve, second_lock, settle,
+        settlements, take_over, tomorrow,
+    },
 };
 use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::{Record, State},
-    store::{Revision, Store, Write},
+    store::{Put, Store},
 };
 
 /// A call is dropped after this many polls at most. It's polled again only when the store wakes the task, so each
@@ -24,7 +26,7 @@ const POLLS: u32 = 6;
 pub(super) async fn calls(store: &dyn Store) -> Verdict {
     let (other, lock) = (fresh_key()?, second_lock()?);
     let standing = Record::from(lock.clone());
-    prepare(store, &other, &[Write::Claim(lock)]).await?;
+    prepare(store, &other, &[claim(lock)]).await?;
     for (before, write) in dropped_writes()? {
         for polls in 0..=POLLS {
             let dropped = drop_write(store, &before, &write, polls).await?;
@@ -38,7 +40,7 @@ pub(super) async fn calls(store: &dyn Store) -> Verdict {
     }
     for polls in 0..=POLLS {
         let (key, lock) = (fresh_key()?, first_lock()?);
-        prepare(store, &key, &[Write::Claim(lock)]).await?;
+        prepare(store, &key, &[claim(lock)]).await?;
         let dropped = is_dropped(polls, store.read(&key)).await;
         follow(store, &other, &standing, polls).await.map_err(|finding| {
             format!("a read was dropped at poll {polls}; a later call failed: {finding}")
@@ -52,35 +54,35 @@ pub(super) async fn calls(store: &dyn Store) -> Verdict {
 
 /// Returns the writes to drop, of every kind, each with the writes that prepare its key. The condition of each write to
 /// drop holds, except that of the last one: a claim of a key that's already claimed.
-fn dropped_writes() -> Verdict<Vec<(Vec<Write>, Write)>> {
+fn dropped_writes() -> Verdict<Vec<(Vec<Put>, Put)>> {
     let first = first_lock()?;
-    let (started, claim) = (Record::from(first.clone()), Write::Claim(first));
+    let (started, claimed) = (Record::from(first.clone()), claim(first));
     let (release, released) = release(&started);
     let concluded = Record { state: State::Completed(inline(b"concluded")), ..second_lock()?.into() };
     let [complete, fail, _] = settlements();
     let on_started = [
         settle(&started, complete),
         release.clone(),
-        Write::TakeOver { seen: Revision::of(&started), lock: second_lock()? },
+        take_over(&started, second_lock()?),
         extend(&started, tomorrow()),
-        Write::Conclude { seen: Some(Revision::of(&started)), record: concluded },
+        conclude(Some(&started), concluded),
         resolve(&started, fail)?,
-        Write::Claim(second_lock()?),
+        claim(second_lock()?),
     ];
-    let reclaim = Write::Reclaim { seen: Revision::of(&released), lock: second_lock()? };
-    let mut writes = vec![(vec![], claim.clone()), (vec![claim.clone(), release], reclaim)];
-    writes.extend(on_started.map(|write| (vec![claim.clone()], write)));
+    let reclaim = reclaim(&released, second_lock()?);
+    let mut writes = vec![(vec![], claimed.clone()), (vec![claimed.clone(), release], reclaim)];
+    writes.extend(on_started.map(|write| (vec![claimed.clone()], write)));
     Ok(writes)
 }
 
 /// Sends `write` on a fresh key, and drops it after `polls` polls. Returns whether it was dropped before its answer.
-async fn drop_write(store: &dyn Store, before: &[Write], write: &Write, polls: u32) -> Verdict<bool> {
+async fn drop_write(store: &dyn Store, before: &[Put], write: &Put, polls: u32) -> Verdict<bool> {
     let key = fresh_key()?;
     prepare(store, &key, before).await?;
     let old =
         before.iter().fold(None, |record: Option<Record>, write| write.apply_to(record.as_ref()).or(record));
     let new = write.apply_to(old.as_ref()).or_else(|| old.clone());
-    let dropped = is_dropped(polls, store.apply(&key, write)).await;
+    let dropped = is_dropped(polls, store.put(&key, write)).await;
     // The store may apply the dropped write later, so either record may be there.
     let found = read(store, &key).await?;
     if found != old && found != new {
@@ -105,8 +107,8 @@ async fn follow(store: &dyn Store, other: &StoredKey, standing: &Record, polls: 
         stands(store, other, Some(standing), "of another key").await?;
         stands(store, &fresh, None, "of a fresh key").await?;
     }
-    refused(store, other, &Write::Claim(first_lock()?), Some(standing)).await?;
-    applied(store, &fresh, &Write::Claim(lock), &claimed).await?;
+    refused(store, other, &claim(first_lock()?), Some(standing)).await?;
+    applied(store, &fresh, &claim(lock), &claimed).await?;
     stands(store, other, Some(standing), "of another key").await
 }
 

@@ -7,14 +7,17 @@ use bytes::Bytes;
 use super::{
     Verdict,
     bench::{applied, fresh_key, owner, prepare, refused},
-    samples::{first_lock, inline, noise, odd_request_ids, release, second_lock, settle, tomorrow},
+    samples::{
+        Settlement, claim, conclude, first_lock, inline, noise, odd_request_ids, reclaim, release,
+        second_lock, settle, take_over, tomorrow,
+    },
 };
 use crate::{
     fingerprint::Fingerprint,
     key::StoredKey,
     outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Lock, Owner, Record, State},
-    store::{Revision, Settlement, Store, Write},
+    store::Store,
     time::Timestamp,
 };
 
@@ -24,9 +27,9 @@ const NUMBERS: [u64; 6] = [0, 1, (1 << 31) + 1, (1 << 53) + 1, (1 << 63) + 1, u6
 pub(super) async fn locks(store: &dyn Store) -> Verdict {
     for lock in edge_locks()? {
         let (key, record) = (fresh_key()?, Record::from(lock.clone()));
-        applied(store, &key, &Write::Claim(lock), &record).await?;
+        applied(store, &key, &claim(lock), &record).await?;
         // A refusal must return the same record.
-        refused(store, &key, &Write::Claim(second_lock()?), Some(&record)).await?;
+        refused(store, &key, &claim(second_lock()?), Some(&record)).await?;
         put_away(store, &key, &record).await?;
     }
     Ok(())
@@ -40,14 +43,14 @@ pub(super) async fn outcomes(store: &dyn Store) -> Verdict {
         {
             let (key, lock) = (fresh_key()?, first_lock()?);
             let started = Record::from(lock.clone());
-            prepare(store, &key, &[Write::Claim(lock)]).await?;
+            prepare(store, &key, &[claim(lock)]).await?;
             let state = match &settlement {
                 Settlement::Fail(outcome, _) => State::Failed(outcome.clone()),
                 _ => State::Completed(outcome.clone()),
             };
             let record = Record { state, expires_at: Some(expires_at), ..started.clone() };
             applied(store, &key, &settle(&started, settlement), &record).await?;
-            refused(store, &key, &Write::Claim(second_lock()?), Some(&record)).await?;
+            refused(store, &key, &claim(second_lock()?), Some(&record)).await?;
         }
     }
     Ok(())
@@ -60,32 +63,26 @@ pub(super) async fn conclusions(store: &dyn Store) -> Verdict {
         // Only a STARTED record may have no expiry.
         let settled = Lock { expires_at: lock.expires_at.or(Some(tomorrow())), ..lock.clone() };
         let failed = Record { state: State::Failed(inline(b"null")), ..settled.clone().into() };
-        let write = Write::Conclude { seen: None, record: failed.clone() };
+        let write = conclude(None, failed.clone());
         applied(store, &key, &write, &failed).await?;
-        refused(store, &key, &Write::Claim(second_lock()?), Some(&failed)).await?;
+        refused(store, &key, &claim(second_lock()?), Some(&failed)).await?;
         let started = Record::from(lock);
-        conclude(store, &key, &failed, &started).await?;
+        applied(store, &key, &conclude(Some(&failed), started.clone()), &started).await?;
         let released = Record { state: State::Released, ..settled.clone().into() };
-        conclude(store, &key, &started, &released).await?;
+        applied(store, &key, &conclude(Some(&started), released.clone()), &released).await?;
         let completed = Record { state: State::Completed(inline(b"{}")), ..settled.into() };
-        conclude(store, &key, &released, &completed).await?;
+        applied(store, &key, &conclude(Some(&released), completed.clone()), &completed).await?;
         put_away(store, &key, &completed).await?;
     }
     for outcome in edge_outcomes() {
         let (key, started) = (fresh_key()?, Record::from(first_lock()?));
         let completed = Record { state: State::Completed(outcome.clone()), ..started.clone() };
-        let write = Write::Conclude { seen: None, record: completed.clone() };
+        let write = conclude(None, completed.clone());
         applied(store, &key, &write, &completed).await?;
         let failed = Record { state: State::Failed(outcome), ..started };
-        conclude(store, &key, &completed, &failed).await?;
+        applied(store, &key, &conclude(Some(&completed), failed.clone()), &failed).await?;
     }
     Ok(())
-}
-
-/// Replaces `before` with `after`.
-async fn conclude(store: &dyn Store, key: &StoredKey, before: &Record, after: &Record) -> Verdict {
-    let write = Write::Conclude { seen: Some(Revision::of(before)), record: after.clone() };
-    applied(store, key, &write, after).await
 }
 
 /// Takeovers and reclaims also write a lock. Their conditions must work for fields at their limits.
@@ -93,15 +90,14 @@ pub(super) async fn later_writes(store: &dyn Store) -> Verdict {
     let mut before = first_lock()?;
     for lock in edge_locks()? {
         let key = fresh_key()?;
-        let seen = Revision::of(&before.clone().into());
-        prepare(store, &key, &[Write::Claim(before.clone())]).await?;
-        let write = Write::TakeOver { seen, lock: Lock { fingerprint: before.fingerprint, ..lock.clone() } };
+        let seen = Record::from(before.clone());
+        prepare(store, &key, &[claim(before.clone())]).await?;
+        let write = take_over(&seen, lock.clone());
         let taken = Record { fingerprint: before.fingerprint, ..lock.clone().into() };
         applied(store, &key, &write, &taken).await?;
-        let write = Write::Reclaim { seen: Revision::of(&taken), lock: before };
-        let Write::Reclaim { lock: next, .. } = &write else { return Ok(()) };
-        applied(store, &key, &write, &next.clone().into()).await?;
-        let (release, released) = release(&next.clone().into());
+        let write = reclaim(&taken, before);
+        applied(store, &key, &write, write.record()).await?;
+        let (release, released) = release(write.record());
         applied(store, &key, &release, &released).await?;
         put_away(store, &key, &released).await?;
         before = lock;
@@ -191,6 +187,6 @@ fn edge_outcomes() -> Vec<Outcome> {
 /// Replaces `record` with one that expires in a day, so that a sweeper can remove it then.
 pub(super) async fn put_away(store: &dyn Store, key: &StoredKey, record: &Record) -> Verdict {
     let lock = second_lock()?;
-    let write = Write::Reclaim { seen: Revision::of(record), lock: lock.clone() };
+    let write = reclaim(record, lock.clone());
     applied(store, key, &write, &lock.into()).await
 }

@@ -3,12 +3,12 @@
 use super::{
     Verdict,
     bench::{applied, fresh_key_in, owner, prepare, refused, stands},
-    samples::{first_lock, release, second_lock},
+    samples::{claim, first_lock, release, second_lock},
 };
 use crate::{
     key::{Key, Scope, StoredKey},
     record::Record,
-    store::{Store, Write},
+    store::Store,
 };
 
 /// The length of the longest name that a scope may have.
@@ -28,11 +28,11 @@ pub(super) async fn long_keys(store: &dyn Store) -> Verdict {
             let (key, lock) = (StoredKey::new(&scope, &key), first_lock()?);
             stands(store, &key, None, "of a key never written").await?;
             let record = Record::from(lock.clone());
-            applied(store, &key, &Write::Claim(lock), &record).await?;
+            applied(store, &key, &claim(lock), &record).await?;
             claimed.push((key, record));
         }
         for (key, record) in claimed {
-            refused(store, &key, &Write::Claim(second_lock()?), Some(&record)).await?;
+            refused(store, &key, &claim(second_lock()?), Some(&record)).await?;
             let (release, released) = release(&record);
             applied(store, &key, &release, &released).await?;
         }
@@ -51,7 +51,7 @@ pub(super) async fn neighbours(store: &dyn Store) -> Verdict {
         let lock = first_lock()?;
         let record = Record::from(lock.clone());
         stands(store, &key, None, "of a key whose neighbour was written").await?;
-        prepare(store, &key, &[Write::Claim(lock)]).await?;
+        prepare(store, &key, &[claim(lock)]).await?;
         neighbours.push((key, record));
     }
     // Every second key is settled, by its own owner.

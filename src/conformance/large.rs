@@ -3,12 +3,12 @@
 use super::{
     Verdict,
     bench::{applied, chain, described, described_record, fresh_key, prepare, refused, stands},
-    samples::{first_lock, noise, second_lock, settle, settled, tomorrow},
+    samples::{Settlement, claim, first_lock, noise, second_lock, settle, settled, tomorrow},
 };
 use crate::{
     outcome::{Outcome, Place, StoredResponse},
     record::Record,
-    store::{Settlement, Store, StoreErrorKind, Write, WriteOutcome},
+    store::{PutOutcome, Store, StoreErrorKind},
 };
 
 /// The lengths to try on a store that keeps every response in its record: one MiB, and the library's default
@@ -32,7 +32,7 @@ pub(super) async fn responses(store: &dyn Store) -> Verdict {
 async fn response(store: &dyn Store, length: usize) -> Verdict {
     let (key, lock) = (fresh_key()?, first_lock()?);
     let started = Record::from(lock.clone());
-    prepare(store, &key, &[Write::Claim(lock)]).await?;
+    prepare(store, &key, &[claim(lock)]).await?;
     // Not `StoredResponse::new`: compressing megabytes takes long in a debug build.
     let outcome = Outcome::Retained(StoredResponse {
         deflated: false,
@@ -44,13 +44,13 @@ async fn response(store: &dyn Store, length: usize) -> Verdict {
     let settlement = Settlement::Complete(outcome, tomorrow());
     let completed = settled(&started, settlement.clone());
     let write = settle(&started, settlement);
-    match store.apply(&key, &write).await {
-        Ok(WriteOutcome::Applied) => {
+    match store.put(&key, &write).await {
+        Ok(PutOutcome::Applied) => {
             stands(store, &key, Some(&completed), &format!("after {}", described(&write))).await?;
             // A refused claim returns the whole record, from which duplicates get their response.
-            refused(store, &key, &Write::Claim(second_lock()?), Some(&completed)).await
+            refused(store, &key, &claim(second_lock()?), Some(&completed)).await
         }
-        Ok(WriteOutcome::Refused(record)) => Err(format!(
+        Ok(PutOutcome::Refused(record)) => Err(format!(
             "{} should have been applied, but was refused because of {}",
             described(&write),
             described_record(record.as_ref())

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use super::{
     Verdict,
-    bench::{applied, described, fresh_key, prepare, refused, stands},
-    numbers::{extend, extended},
+    bench::{applied, described, fresh_key, owner, prepare, refused, stands},
     samples::{
-        base, first_lock, in_chunks, inline, lasting_lock, odd_request_ids, release, resolve, second_lock,
-        settle, settled, settlements, tomorrow,
+        Settlement, base, claim, conclude, extend, extended, first_lock, in_chunks, inline, lasting_lock,
+        odd_request_ids, reclaim, release, resolve, second_lock, settle, settled, settlements, take_over,
+        tomorrow,
     },
 };
 use crate::{
     outcome::Outcome,
     record::{Lock, Record, State, Status},
-    store::{Revision, Settlement, Store, Write},
+    store::{Put, Store},
     time::Timestamp,
 };
 
@@ -27,7 +27,7 @@ pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
     let (key, expires_at) = (fresh_key()?, tomorrow());
     let first = first_lock()?;
     let mut current = Record::from(first.clone());
-    applied(store, &key, &Write::Claim(first), &current).await?;
+    applied(store, &key, &claim(first), &current).await?;
     for (round, outcome) in outcomes.into_iter().enumerate() {
         let settled = if round % 2 == 0 {
             Record {
@@ -45,7 +45,7 @@ pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
         applied(store, &key, &settle(&current, settlement), &settled).await?;
         let lock = second_lock()?;
         current = lock.clone().into();
-        applied(store, &key, &Write::Reclaim { seen: Revision::of(&settled), lock }, &current).await?;
+        applied(store, &key, &reclaim(&settled, lock), &current).await?;
     }
     let (release, released) = release(&current);
     applied(store, &key, &release, &released).await
@@ -57,37 +57,35 @@ pub(super) async fn take_over_replaces(store: &dyn Store) -> Verdict {
         for after in odd_request_ids() {
             let (key, first) = (fresh_key()?, Lock { request_id: before.clone(), ..first_lock()? });
             let second = Lock { request_id: after.clone(), ..second_lock()? };
-            prepare(store, &key, &[Write::Claim(first.clone())]).await?;
-            let seen = Revision::of(&first.clone().into());
+            prepare(store, &key, &[claim(first.clone())]).await?;
+            let seen = Record::from(first.clone());
             let taken = Record { fingerprint: first.fingerprint, ..second.clone().into() };
-            applied(store, &key, &Write::TakeOver { seen, lock: second.clone() }, &taken).await?;
+            applied(store, &key, &take_over(&seen, second.clone()), &taken).await?;
             // A reclaim replaces everything.
-            let third = Lock { request_id: before.clone(), ..second };
-            let write = Write::Reclaim { seen: Revision::of(&taken), lock: third.clone() };
+            let third = Lock { owner: owner()?, request_id: before.clone(), ..second };
+            let write = reclaim(&taken, third.clone());
             applied(store, &key, &write, &third.into()).await?;
         }
     }
     Ok(())
 }
 
-/// The protocol shortens the lease of a claim whose process died with a takeover by the claim's own owner. Nothing else
-/// changes. A second such write is refused, since the lease is no longer as seen. Then the claim can still be extended and
-/// settled.
+/// The protocol shortens the lease of a claim whose process died. Nothing else changes, even if an extension whose
+/// answer was lost moved the lease and the expiry before. Then the claim can still be extended and settled.
 pub(super) async fn shortened_leases(store: &dyn Store) -> Verdict {
     for lock in [first_lock()?, lasting_lock()?, second_lock()?] {
         for settlement in settlements() {
-            let key = fresh_key()?;
-            let claimed = Record::from(lock.clone());
-            applied(store, &key, &Write::Claim(lock.clone()), &claimed).await?;
-            let until = lock.lease_until.saturating_sub(Duration::from_millis(1));
-            let shorter = Write::TakeOver { seen: Revision::of(&claimed), lock: claimed.lock_until(until) };
-            let short = Record { state: State::Started { lease_until: until }, ..claimed.clone() };
+            let (key, claimed) = (fresh_key()?, Record::from(lock.clone()));
+            applied(store, &key, &claim(lock.clone()), &claimed).await?;
+            let leased = |lease_until| Record { state: State::Started { lease_until }, ..claimed.clone() };
+            let short = leased(lock.lease_until.saturating_sub(Duration::from_millis(1)));
+            let shorter = Put::Mine { held: lock.clone(), new: short.clone() };
             applied(store, &key, &shorter, &short).await?;
-            refused(store, &key, &shorter, Some(&short)).await?;
-            let (owner, generation, expires_at) = (lock.owner, lock.generation, lock.expires_at);
-            let extension = Write::Extend { owner, generation, lease_until: lock.lease_until, expires_at };
-            applied(store, &key, &extension, &claimed).await?;
             applied(store, &key, &shorter, &short).await?;
+            let extension = extend(&short, lock.lease_until);
+            applied(store, &key, &extension, &extended(&short, lock.lease_until)).await?;
+            applied(store, &key, &shorter, &short).await?;
+            refused(store, &key, &extend(&claimed, lock.lease_until), Some(&short)).await?;
             applied(store, &key, &settle(&short, settlement.clone()), &settled(&short, settlement)).await?;
         }
     }
@@ -100,30 +98,27 @@ pub(super) async fn lasting_claims(store: &dyn Store) -> Verdict {
     for nth in 0..6 {
         let (key, lock) = (fresh_key()?, lasting_lock()?);
         let mut current = Record::from(lock.clone());
-        applied(store, &key, &Write::Claim(lock), &current).await?;
+        applied(store, &key, &claim(lock), &current).await?;
         for (minutes, expires_at) in [(60, None), (120, Some(tomorrow())), (180, None)] {
             let lease_until = base().saturating_add(Duration::from_secs(60 * minutes));
-            let (owner, generation) = (current.owner, current.generation);
-            let write = Write::Extend { owner, generation, lease_until, expires_at };
-            current = Record { state: State::Started { lease_until }, expires_at, ..current };
+            let new = Record { state: State::Started { lease_until }, expires_at, ..current.clone() };
+            let write = Put::Replace { seen: current, new: new.clone() };
+            current = new;
             applied(store, &key, &write, &current).await?;
         }
         for expires_at in [None, Some(tomorrow()), None] {
-            let (seen, lock) = (Revision::of(&current), Lock { expires_at, ..second_lock()? });
+            let (seen, lock) = (current.clone(), Lock { expires_at, ..second_lock()? });
             current = Record { fingerprint: current.fingerprint, ..lock.clone().into() };
-            applied(store, &key, &Write::TakeOver { seen, lock }, &current).await?;
+            applied(store, &key, &take_over(&seen, lock), &current).await?;
         }
         for expires_at in [None, Some(tomorrow()), None] {
-            let (seen, lock) = (Revision::of(&current), Lock { expires_at, ..first_lock()? });
+            let (seen, lock) = (current.clone(), Lock { expires_at, ..first_lock()? });
             current = lock.clone().into();
-            applied(store, &key, &Write::Reclaim { seen, lock }, &current).await?;
+            applied(store, &key, &reclaim(&seen, lock), &current).await?;
         }
         let settlement = settlements()[nth % 3].clone();
-        let mut after = settled(&current, settlement.clone());
         let write = if nth < 3 { settle(&current, settlement) } else { resolve(&current, settlement)? };
-        if let Write::Resolve { owner, generation, .. } = &write {
-            (after.owner, after.generation) = (*owner, *generation);
-        }
+        let after = write.record().clone();
         applied(store, &key, &write, &after).await?;
         stands(store, &key, Some(&after), "after the settlement of a claim without an expiry").await?;
     }
@@ -137,22 +132,22 @@ pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
         for second in [false, true] {
             let (key, lock) = (fresh_key()?, Lock { interrupted: first, ..first_lock()? });
             let mut current = Record::from(lock.clone());
-            applied(store, &key, &Write::Claim(lock), &current).await?;
+            applied(store, &key, &claim(lock), &current).await?;
             let lease_until = far_lease();
             let extension = extend(&current, lease_until);
             current = extended(&current, lease_until);
             applied(store, &key, &extension, &current).await?;
-            let (seen, lock) = (Revision::of(&current), Lock { interrupted: second, ..second_lock()? });
+            let (seen, lock) = (current.clone(), Lock { interrupted: second, ..second_lock()? });
             current = Record { fingerprint: current.fingerprint, ..lock.clone().into() };
-            applied(store, &key, &Write::TakeOver { seen, lock }, &current).await?;
+            applied(store, &key, &take_over(&seen, lock), &current).await?;
             for interrupted in [first, second] {
                 let release = Settlement::Release { expires_at: tomorrow(), interrupted };
                 let write = settle(&current, release.clone());
                 current = settled(&current, release);
                 applied(store, &key, &write, &current).await?;
-                let (seen, lock) = (Revision::of(&current), Lock { interrupted: second, ..second_lock()? });
+                let (seen, lock) = (current.clone(), Lock { interrupted: second, ..second_lock()? });
                 current = lock.clone().into();
-                applied(store, &key, &Write::Reclaim { seen, lock }, &current).await?;
+                applied(store, &key, &reclaim(&seen, lock), &current).await?;
             }
             let [complete, ..] = settlements();
             let write = settle(&current, complete.clone());
@@ -161,7 +156,7 @@ pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
             for interrupted in [first, second] {
                 let lock = Lock { interrupted, ..first_lock()? };
                 let record = Record { state: State::Failed(Outcome::Omitted), ..lock.into() };
-                let write = Write::Conclude { seen: Some(Revision::of(&current)), record: record.clone() };
+                let write = conclude(Some(&current), record.clone());
                 applied(store, &key, &write, &record).await?;
                 current = record;
             }
@@ -175,10 +170,10 @@ pub(super) async fn settled_without_lease(store: &dyn Store) -> Verdict {
     for settlement in settlements() {
         let (key, lock) = (fresh_key()?, first_lock()?);
         let started = Record::from(lock.clone());
-        prepare(store, &key, &[Write::Claim(lock)]).await?;
+        prepare(store, &key, &[claim(lock)]).await?;
         let after = settled(&started, settlement.clone());
         applied(store, &key, &settle(&started, settlement), &after).await?;
-        let take_over = Write::TakeOver { seen: Revision::of(&started), lock: second_lock()? };
+        let take_over = take_over(&started, second_lock()?);
         refused(store, &key, &take_over, Some(&after)).await?;
         refused(store, &key, &extend(&started, far_lease()), Some(&after)).await?;
         for again in settlements() {
@@ -198,7 +193,7 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
     );
     let (key, lock) = (fresh_key()?, first_lock()?);
     let mine = Record::from(lock.clone());
-    prepare(store, &key, &[Write::Claim(lock)]).await?;
+    prepare(store, &key, &[claim(lock)]).await?;
     let mut current = mine.clone();
     for settlement in [
         completed(inline(b"first")),
@@ -214,7 +209,7 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
     ] {
         let write = resolve(&current, settlement)?;
         let Some(after) = write.apply_to(Some(&current)) else {
-            return Err(format!("the suite has a mistake: `Write::apply_to` refuses {}", described(&write)));
+            return Err(format!("the suite has a mistake: `Put::apply_to` refuses {}", described(&write)));
         };
         applied(store, &key, &write, &after).await?;
         // The version that the write expects is gone.
@@ -226,8 +221,7 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
         current = after;
     }
     let lock = second_lock()?;
-    applied(store, &key, &Write::Reclaim { seen: Revision::of(&current), lock: lock.clone() }, &lock.into())
-        .await
+    applied(store, &key, &reclaim(&current, lock.clone()), &lock.into()).await
 }
 
 /// A conclusion writes the whole record, whatever was there. The case tries all shapes in sequence, some of them with
@@ -235,7 +229,7 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
 pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
     let (key, lock) = (fresh_key()?, first_lock()?);
     let mine = Record::from(lock.clone());
-    prepare(store, &key, &[Write::Claim(lock)]).await?;
+    prepare(store, &key, &[claim(lock)]).await?;
     let mut current = mine.clone();
     let states = [
         State::Completed(inline(b"first")),
@@ -256,11 +250,11 @@ pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
         if record.status() == Status::Started {
             record.expires_at = None;
         }
-        let write = Write::Conclude { seen: Some(Revision::of(&current)), record: record.clone() };
+        let write = conclude(Some(&current), record.clone());
         applied(store, &key, &write, &record).await?;
         // The first write expects a version that is gone. The second write expects no record, but there's one.
         refused(store, &key, &write, Some(&record)).await?;
-        let write = Write::Conclude { seen: None, record: current };
+        let write = conclude(None, current);
         refused(store, &key, &write, Some(&record)).await?;
         refused(store, &key, &extend(&mine, far_lease()), Some(&record)).await?;
         for late in settlements() {
@@ -269,8 +263,7 @@ pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
         current = record;
     }
     let lock = second_lock()?;
-    applied(store, &key, &Write::Reclaim { seen: Revision::of(&current), lock: lock.clone() }, &lock.into())
-        .await
+    applied(store, &key, &reclaim(&current, lock.clone()), &lock.into()).await
 }
 
 /// A lease that is later than any other in this file.
@@ -281,17 +274,17 @@ fn far_lease() -> Timestamp {
 /// The store refuses the late writes of an executor after a takeover, and after the successor's release.
 pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
     let (key, first, second) = (fresh_key()?, first_lock()?, second_lock()?);
-    let (mine, seen) = (Record::from(first.clone()), Revision::of(&first.clone().into()));
-    prepare(store, &key, &[Write::Claim(first.clone())]).await?;
+    let mine = Record::from(first.clone());
+    prepare(store, &key, &[claim(first.clone())]).await?;
     let successor = Record { fingerprint: first.fingerprint, ..second.clone().into() };
-    applied(store, &key, &Write::TakeOver { seen, lock: second }, &successor).await?;
-    let mut late = vec![Write::Claim(first.clone())];
+    applied(store, &key, &take_over(&mine, second), &successor).await?;
+    let mut late = vec![claim(first.clone())];
     late.extend(settlements().map(|settlement| settle(&mine, settlement)));
     late.push(extend(&mine, far_lease()));
-    late.push(Write::TakeOver { seen, lock: first.clone() });
-    late.push(Write::Reclaim { seen, lock: first });
-    late.push(Write::Conclude { seen: Some(seen), record: mine.clone() });
-    late.push(Write::Conclude { seen: None, record: mine });
+    late.push(take_over(&mine, first.clone()));
+    late.push(reclaim(&mine, first));
+    late.push(conclude(Some(&mine), mine.clone()));
+    late.push(conclude(None, mine));
     for write in &late {
         refused(store, &key, write, Some(&successor)).await?;
     }
@@ -310,8 +303,8 @@ pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
     for expires_at in [Some(tomorrow()), Some(past), None] {
         let lock = Lock { lease_until: past, lock_acquired_at: past, expires_at, ..first_lock()? };
         let (key, started) = (fresh_key()?, Record::from(lock.clone()));
-        applied(store, &key, &Write::Claim(lock), &started).await?;
-        refused(store, &key, &Write::Claim(second_lock()?), Some(&started)).await?;
+        applied(store, &key, &claim(lock), &started).await?;
+        refused(store, &key, &claim(second_lock()?), Some(&started)).await?;
         // This lease is in the past, too.
         let lease_until = past.saturating_add(Duration::from_millis(1));
         let extension = extend(&started, lease_until);
@@ -322,13 +315,35 @@ pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
         let completed = Record { state, expires_at: Some(past), ..started.clone() };
         let complete = settle(&started, Settlement::Complete(outcome, past));
         applied(store, &key, &complete, &completed).await?;
-        refused(store, &key, &Write::Claim(second_lock()?), Some(&completed)).await?;
+        refused(store, &key, &claim(second_lock()?), Some(&completed)).await?;
         let failed = Record { state: State::Failed(Outcome::Omitted), ..completed.clone() };
-        let write = Write::Conclude { seen: Some(Revision::of(&completed)), record: failed.clone() };
+        let write = conclude(Some(&completed), failed.clone());
         applied(store, &key, &write, &failed).await?;
         let lock = second_lock()?;
-        let write = Write::Reclaim { seen: Revision::of(&failed), lock: lock.clone() };
+        let write = reclaim(&failed, lock.clone());
         applied(store, &key, &write, &lock.into()).await?;
+    }
+    Ok(())
+}
+
+/// An extension whose answer was lost has moved the lease and the expiry. The owner doesn't know, and settles the claim
+/// as it knows it: nothing of the extension may remain, even if the new expiry equals the claim's.
+pub(super) async fn settles_over_extension(store: &dyn Store) -> Verdict {
+    let mut settlements = settlements().to_vec();
+    settlements.push(Settlement::Release { expires_at: tomorrow(), interrupted: false });
+    for settlement in settlements {
+        for lock in [first_lock()?, lasting_lock()?] {
+            let (key, mine) = (fresh_key()?, Record::from(lock.clone()));
+            prepare(store, &key, &[claim(lock)]).await?;
+            let state = State::Started { lease_until: far_lease() };
+            let expires_at = Some(tomorrow().saturating_add(Duration::from_secs(5)));
+            let extended = Record { state, expires_at, ..mine.clone() };
+            let extension = Put::Replace { seen: mine.clone(), new: extended.clone() };
+            applied(store, &key, &extension, &extended).await?;
+            refused(store, &key, &extension, Some(&extended)).await?;
+            let settled = settle(&mine, settlement.clone());
+            applied(store, &key, &settled, settled.record()).await?;
+        }
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::{
     fingerprint::Fingerprint,
     outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Lock, Record, State},
-    store::{Revision, Settlement, Write},
+    store::Put,
     time::{Clock as _, Timestamp, system_clock},
 };
 
@@ -88,12 +88,56 @@ pub(super) fn noise(length: usize, seed: u64) -> Bytes {
     noise.into()
 }
 
-/// The settlement of `record`'s claim.
-pub(super) fn settle(record: &Record, settlement: Settlement) -> Write {
-    Write::Settle { owner: record.owner, generation: record.generation, settlement }
+/// How a record is settled.
+#[derive(Clone, Debug)]
+pub(super) enum Settlement {
+    Complete(Outcome, Timestamp),
+    Fail(Outcome, Timestamp),
+    Release { expires_at: Timestamp, interrupted: bool },
 }
 
-/// Returns `record` after `settlement`. This code restates the contract by hand, to check `Write::apply_to`.
+/// T1.
+pub(super) fn claim(lock: Lock) -> Put {
+    Put::Create(lock.into())
+}
+
+/// T2.
+pub(super) fn reclaim(seen: &Record, lock: Lock) -> Put {
+    Put::Replace { seen: seen.clone(), new: lock.into() }
+}
+
+/// T3. The fingerprint stays, since only the same operation is taken over.
+pub(super) fn take_over(seen: &Record, lock: Lock) -> Put {
+    reclaim(seen, Lock { fingerprint: seen.fingerprint, ..lock })
+}
+
+/// The settlement of `record`'s claim.
+pub(super) fn settle(record: &Record, settlement: Settlement) -> Put {
+    let lease_until = record.lease_until().unwrap_or(record.lock_acquired_at);
+    Put::Mine { held: record.lock_until(lease_until), new: settled(record, settlement) }
+}
+
+/// Stores `record` without a claim.
+pub(super) fn conclude(seen: Option<&Record>, record: Record) -> Put {
+    match seen.cloned() {
+        Some(seen) => Put::Replace { seen, new: record },
+        None => Put::Create(record),
+    }
+}
+
+/// The extension of `record`'s claim. It also changes the record's expiry, if there's one.
+pub(super) fn extend(record: &Record, lease_until: Timestamp) -> Put {
+    Put::Replace { seen: record.clone(), new: extended(record, lease_until) }
+}
+
+/// The record after [`extend`]. Its expiry is earlier than the record's: a later one may not exist, since the record may
+/// have the last possible time. A record that never expires keeps `None`.
+pub(super) fn extended(record: &Record, lease_until: Timestamp) -> Record {
+    let expires_at = record.expires_at.map(|expires_at| expires_at.saturating_sub(Duration::from_secs(11)));
+    Record { state: State::Started { lease_until }, expires_at, ..record.clone() }
+}
+
+/// Returns `record` after `settlement`.
 pub(super) fn settled(record: &Record, settlement: Settlement) -> Record {
     let (state, expires_at, interrupted) = match settlement {
         Settlement::Complete(outcome, expires_at) => {
@@ -106,16 +150,17 @@ pub(super) fn settled(record: &Record, settlement: Settlement) -> Record {
 }
 
 /// A release that marks `record`'s claim as interrupted, and the record after this release.
-pub(super) fn release(record: &Record) -> (Write, Record) {
+pub(super) fn release(record: &Record) -> (Put, Record) {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(9));
     let release = Settlement::Release { expires_at, interrupted: true };
     (settle(record, release.clone()), settled(record, release))
 }
 
 /// An operator's write on `record`, by a new owner.
-pub(super) fn resolve(record: &Record, settlement: Settlement) -> Verdict<Write> {
+pub(super) fn resolve(record: &Record, settlement: Settlement) -> Verdict<Put> {
     let generation = Generation::new(record.generation.get().saturating_add(1));
-    Ok(Write::Resolve { seen: Revision::of(record), owner: owner()?, generation, settlement })
+    let new = Record { owner: owner()?, generation, ..settled(record, settlement) };
+    Ok(Put::Replace { seen: record.clone(), new })
 }
 
 /// One settlement of each kind. Each has its own expiry, which no lock of this file has.

@@ -11,8 +11,7 @@ use crate::{
     run::{
         brake::Brake,
         cache::LocalCache,
-        driver::{Driver, OwnerSource, Shared},
-        optimistic::Way,
+        driver::{Driver, OwnerSource, Shared, Way},
     },
     settings::{Execution, Mode, Recording, Settings},
     store::{Cipher, Store, named},

@@ -14,7 +14,7 @@ use crate::{
         driver::Driver,
         refusal::{resolution_in_doubt, store_error},
     },
-    store::{Revision, StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{Put, PutOutcome, StoreError, StoreErrorKind},
 };
 
 /// How many times an operator's write is retried because the running claim's lease was extended. The extensions of one
@@ -116,13 +116,13 @@ async fn kept(driver: &Driver, key: &StoredKey, owner: Owner, response: Bytes) -
     stored.map(Outcome::Retained).map_err(|error| store_error(key, what, error))
 }
 
-/// Sends `write`. If the answer is ambiguous, reads the record: its owner shows whether the write was applied.
+/// Sends `put`. If the answer is ambiguous, reads the record: its owner shows whether the write was applied.
 async fn apply(
     driver: &Driver,
     key: &StoredKey,
     seen: &Record,
     owner: Owner,
-    write: &Write,
+    put: &Put,
 ) -> Result<Resolved, Error> {
     let found = |record: Option<Record>, lost: Option<StoreError>| match record {
         Some(record) if record.owner == owner => Ok(Resolved::Written(record)),
@@ -135,11 +135,11 @@ async fn apply(
     let mut last_error = None;
     // Sends the write a second time if the record shows that it wasn't applied. The same write can't be applied twice.
     for _ in 0..2 {
-        match driver.store().apply(key, write).await {
-            Ok(WriteOutcome::Applied) => {
-                return Ok(write.apply_to(Some(seen)).map_or(Resolved::Changed(None), Resolved::Written));
+        match driver.store().put(key, put).await {
+            Ok(PutOutcome::Applied) => {
+                return Ok(Resolved::Written(put.record().clone()));
             }
-            Ok(WriteOutcome::Refused(record)) => return found(record, last_error),
+            Ok(PutOutcome::Refused(record)) => return found(record, last_error),
             Err(error) if error.is_maybe_applied() && error.kind() != StoreErrorKind::Corrupt => {
                 last_error = Some(error);
             }
@@ -151,7 +151,7 @@ async fn apply(
             Err(error) => return Err(store_error(key, "nothing was written", error)),
         }
         match driver.store().read(key).await {
-            Ok(Some(record)) if Revision::of(&record) == Revision::of(seen) => {}
+            Ok(Some(record)) if record.has_version_of(seen) => {}
             Ok(record) => return found(record, last_error),
             Err(error) => {
                 last_error = Some(error);

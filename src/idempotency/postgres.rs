@@ -201,7 +201,7 @@ impl<F: Format> Operation<F> {
             refusals.pass_on(&shown);
         }
         let (owner, answer_by) = (open.owner(), open.answer_by());
-        if let Some(unclaimed) = open.take_unclaimed() {
+        if let Some(mut right) = open.take_unenforced() {
             let (verdict, done) = match result {
                 Err(error) => (Verdict::Release, Err(RunError::Handler(error))),
                 Ok(value) => {
@@ -215,7 +215,7 @@ impl<F: Format> Operation<F> {
                     }
                 }
             };
-            unclaimed.conclude(verdict).await;
+            right.conclude(verdict).await;
             return done;
         }
         let value = result.map_err(RunError::Handler)?;

@@ -384,7 +384,7 @@ async fn damaged_response_fails_without_a_rerun() {
     let mut record = bench.record("k");
     let State::Completed(Outcome::Retained(response)) = &mut record.state else { panic!("not completed") };
     response.sha256[0] ^= 1;
-    bench.store.put("k", record);
+    bench.store.set("k", record);
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Corrupt);
     bench.store.script([Meets(Fault::Unreadable)]);
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Corrupt);

@@ -12,7 +12,7 @@ use crate::{
         refusal_for, settlement,
     },
     record::{Generation, Lock, Record},
-    store::{Revision, StoreErrorKind, Write, WriteOutcome},
+    store::{Put, PutOutcome, StoreErrorKind},
     time::Timestamp,
 };
 
@@ -34,7 +34,10 @@ pub(super) enum Goal {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Claiming {
     pub(super) goal: Goal,
-    pub(super) write: Write,
+    /// The claim's record.
+    lock: Lock,
+    /// The record that the claim replaces.
+    seen: Option<Record>,
     /// How often the claim lost: the record had changed, a transaction held it, or the answer was ambiguous.
     losses: u8,
     /// Whether an earlier answer to the claim was ambiguous, so that the claim may still be applied.
@@ -43,12 +46,20 @@ pub(super) struct Claiming {
 
 impl Claiming {
     fn new(goal: Goal, lock: Lock, losses: u8) -> Self {
-        Self { goal, write: Write::Claim(lock), losses, is_in_doubt: false }
+        Self { goal, lock, seen: None, losses, is_in_doubt: false }
+    }
+
+    pub(super) fn put(&self) -> Put {
+        let new = self.lock.clone().into();
+        match self.seen.clone() {
+            None => Put::Create(new),
+            Some(seen) => Put::Replace { seen, new },
+        }
     }
 
     /// Whether an earlier attempt may still be on its way, and would be applied if `record` is the current record.
     fn may_be_applied(&self, record: Option<&Record>) -> bool {
-        self.is_in_doubt && self.write.apply_to(record).is_some()
+        self.is_in_doubt && self.put().apply_to(record).is_some()
     }
 }
 
@@ -81,20 +92,16 @@ fn send(plan: &Plan, now: Timestamp, claiming: Claiming) -> Next {
     if claiming.goal == Goal::Run && now >= plan.usable_until {
         return give_up(plan, claiming, Refusal::NoTimeLeft);
     }
-    let write = claiming.write.clone();
-    Act(Phase::Claiming(claiming), Action::Apply(write))
+    let put = claiming.put();
+    Act(Phase::Claiming(claiming), Action::Put(put))
 }
 
 pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) -> Next {
     match event {
-        Event::Answered(WriteOutcome::Applied) => match it.write.lock() {
-            Some(lock) => {
-                let held = held(lock, false);
-                hold(plan, now, it.goal, held)
-            }
-            None => Act(Phase::Over, Action::Nothing),
-        },
-        Event::Answered(WriteOutcome::Refused(record)) => {
+        Event::Answered(PutOutcome::Applied) => {
+            hold(plan, now, it.goal, Held { lock: it.lock, is_recovered: false })
+        }
+        Event::Answered(PutOutcome::Refused(record)) => {
             let it = Claiming { losses: it.losses + 1, ..it };
             lost(plan, now, it, record, Refusal::InProgress(None))
         }
@@ -142,13 +149,13 @@ fn retry_recording(
     kind: StoreErrorKind,
     phase: impl FnOnce(Claiming) -> Phase,
 ) -> Next {
-    let Claiming { goal: Goal::Record(task), write, losses, is_in_doubt } = it else {
+    let Claiming { goal: Goal::Record(task), lock, seen, losses, is_in_doubt } = it else {
         return refuse(it.goal, refusal_for(kind));
     };
     match task.again(plan, now) {
         Ok((task, nth)) => {
             let goal = Goal::Record(task);
-            Act(phase(Claiming { goal, write, losses, is_in_doubt }), Action::Pause(nth))
+            Act(phase(Claiming { goal, lock, seen, losses, is_in_doubt }), Action::Pause(nth))
         }
         Err(task) => refuse(Goal::Record(task), refusal_for(kind)),
     }
@@ -172,7 +179,7 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
     };
     match judge(&plan.rules, plan.owner, plan.fingerprint, &record, now) {
         // The claim's answer was lost: it's this executor's claim, with the lease and generation in the record.
-        Judgement::Own(lock) => hold(plan, now, it.goal, held(&lock, true)),
+        Judgement::Own(lock) => hold(plan, now, it.goal, Held { lock, is_recovered: true }),
         Judgement::Replay => replay(plan, it.goal, record),
         Judgement::Mismatch => give_up(plan, it, Refusal::Mismatch),
         Judgement::InProgress(until) => give_up(plan, it, Refusal::InProgress(Some(until))),
@@ -184,16 +191,12 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
             refuse(it.goal, Refusal::InProgress(until))
         }
         _ if it.is_in_doubt && it.goal == Goal::Run => send(plan, now, it),
-        judgement => {
-            let next = record.generation.next(now);
+        _ => {
+            // A claim of this executor may still be on its way. Another of its claims must not have the same generation.
+            let next = record.generation.max(it.lock.generation).next(now);
             let (attempt, interrupted) = judge::history(plan.fingerprint, &record);
             let lock = lock(plan, now, next, attempt, interrupted, &it.goal);
-            let seen = Revision::of(&record);
-            let write = match judgement {
-                Judgement::TakeOver => Write::TakeOver { seen, lock },
-                _ => Write::Reclaim { seen, lock },
-            };
-            send(plan, now, Claiming { write, ..it })
+            send(plan, now, Claiming { lock, seen: Some(record), ..it })
         }
     }
 }
@@ -203,7 +206,7 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
 fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     match goal {
         Goal::Record(task) => Next::Settle { held, task, submissions: 0 },
-        Goal::Run if plan.has_time_left(held.lease_until, now) => {
+        Goal::Run if plan.has_time_left(held.lock.lease_until, now) => {
             let running = Running { held: held.clone(), submissions: 0, is_in_doubt: false };
             Act(Phase::Held(running), Action::Claimed(held))
         }
@@ -213,30 +216,29 @@ fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
 
 /// Refuses the claim. If the claim may have been applied, first tries to release it, but only once: the caller waits.
 fn give_up(plan: &Plan, it: Claiming, why: Refusal) -> Next {
-    match (it.goal, it.write.lock()) {
-        (Goal::Run, Some(lock)) if it.is_in_doubt => release_unused(plan, held(lock, false), why),
-        (goal, _) => refuse(goal, why),
+    match it.goal {
+        Goal::Run if it.is_in_doubt => release_unused(plan, Held { lock: it.lock, is_recovered: false }, why),
+        goal => refuse(goal, why),
     }
 }
 
 /// Releases a claim under which nothing has run.
 fn release_unused(plan: &Plan, held: Held, why: Refusal) -> Next {
-    let settlement = settlement::release(plan, &held, false);
-    let write = Write::Settle { owner: held.owner, generation: held.generation, settlement };
-    Act(Phase::Releasing { held, why }, Action::Apply(write))
+    let put = settlement::release(plan, &held, false);
+    Act(Phase::Releasing { held, why }, Action::Put(put))
 }
 
 pub(super) fn releasing(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
     let refusal = match event {
-        Event::Answered(WriteOutcome::Applied) => why,
+        Event::Answered(PutOutcome::Applied) => why,
         // Another claim has replaced this one, or prevents it from being applied.
-        Event::Answered(WriteOutcome::Refused(Some(record)))
-            if record.owner != held.owner && record.generation >= held.generation =>
+        Event::Answered(PutOutcome::Refused(Some(record)))
+            if record.owner != held.lock.owner && record.generation >= held.lock.generation =>
         {
             why
         }
         // This claim holds the key, or may still get it. Other deliveries may have to wait until its lease has ended.
-        _ => Refusal::Abandoned(plan.rules.claimable_at(held.lease_until)),
+        _ => Refusal::Abandoned(plan.rules.claimable_at(held.lock.lease_until)),
     };
     refuse(Goal::Run, refusal)
 }
@@ -264,18 +266,6 @@ pub(super) fn lock(
         expires_at: plan.lock_expiry(lease_until),
         interrupted,
         request_id: plan.request_id.clone(),
-    }
-}
-
-/// Returns the claim that `lock` describes.
-fn held(lock: &Lock, is_recovered: bool) -> Held {
-    Held {
-        owner: lock.owner,
-        generation: lock.generation,
-        attempt: lock.attempt,
-        lease_until: lock.lease_until,
-        is_takeover: lock.interrupted,
-        is_recovered,
     }
 }
 

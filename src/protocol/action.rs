@@ -1,22 +1,22 @@
 //! The machine's answers: the next action, and how a claim or a settlement ended.
 
 use crate::{
-    record::{Generation, Owner, Record},
-    store::{StoreErrorKind, Write},
+    record::{Lock, Record},
+    store::{Put, StoreErrorKind},
     time::Timestamp,
 };
 
 /// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Send this write to the store, and feed back `Event::Answered` or `Event::Failed`.
-    Apply(Write),
-    /// Send this write to the store together with the handler's own writes, in one transaction. Derive the
+    /// Send this put to the store, and feed back `Event::Answered` or `Event::Failed`.
+    Put(Put),
+    /// Send this put to the store together with the handler's own writes, in one transaction. Derive the
     /// transaction's token from the submission's number. Feed back `Event::Answered`, `Event::Declined` or
     /// `Event::Failed`.
     Commit {
-        /// The write.
-        write: Write,
+        /// The put.
+        put: Put,
         /// The submission's number. If an action repeats a number, it repeats the request.
         submission: u32,
     },
@@ -101,17 +101,8 @@ pub enum End {
 /// A claim that this executor holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Held {
-    /// The claim's owner.
-    pub owner: Owner,
-    /// The claim's generation.
-    pub generation: Generation,
-    /// How many claims the operation has had, this one included.
-    pub attempt: u32,
-    /// When the claim's lease ends, as the record says.
-    pub lease_until: Timestamp,
-    /// Whether an earlier attempt ended without an answer, so that its handler may have had an effect; see
-    /// [`Record::interrupted`].
-    pub is_takeover: bool,
+    /// The claim's record.
+    pub lock: Lock,
     /// Whether the claim's answer was lost, and the record's owner then showed that the claim was applied.
     pub is_recovered: bool,
 }

@@ -13,8 +13,8 @@ use crate::{
         plan::Task,
         settlement::{self, is_still_held},
     },
-    record::{Record, State},
-    store::{Settlement, StoreErrorKind, Write, WriteOutcome},
+    record::Record,
+    store::{Put, PutOutcome, StoreErrorKind},
     time::Timestamp,
 };
 
@@ -24,8 +24,8 @@ pub(super) struct Commit {
     pub(super) basis: Basis,
     /// The settlement.
     pub(super) task: Task,
-    /// The write as it was first sent.
-    pub(super) write: Write,
+    /// The put as it was first sent.
+    pub(super) put: Put,
     pub(super) submission: u32,
     /// How often this same request got an ambiguous answer.
     doubts: u8,
@@ -49,9 +49,9 @@ impl Commit {
     /// record doesn't prove that the conclusion wasn't applied, and sending it again might apply it twice, since
     /// there's no claim to prevent that.
     fn may_have_come_and_gone(&self, plan: &Plan, now: Timestamp) -> bool {
-        let expires_at = match &self.write {
-            Write::Conclude { record, .. } => record.expires_at,
-            _ => None,
+        let expires_at = match self.basis {
+            Basis::Open(_) => self.put.record().expires_at,
+            Basis::Claim(_) => None,
         };
         let soon = now.saturating_add(plan.rules.skew_margin);
         self.is_doubtful() && expires_at.is_some_and(|expires_at| expires_at <= soon)
@@ -64,30 +64,29 @@ impl Commit {
 /// in doubt could be applied, and its record swept, while the handler still runs. Then another delivery could
 /// claim the key.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task, submission: u32) -> Next {
-    let retention = plan.rules.retention.max(now.until(plan.rules.claimable_at(held.lease_until)));
-    let settlement = settlement::of(plan, retention, now, &held, &task.intent);
-    let write = Write::Settle { owner: held.owner, generation: held.generation, settlement };
-    begin(Basis::Claim(held), task, write, submission)
+    let retention = plan.rules.retention.max(now.until(plan.rules.claimable_at(held.lock.lease_until)));
+    let put = settlement::of(plan, retention, now, &held, &task.intent);
+    begin(Basis::Claim(held), task, put, submission)
 }
 
-/// Sends `write` for the first time.
-pub(super) fn begin(basis: Basis, task: Task, write: Write, submission: u32) -> Next {
-    submit(Commit { basis, task, write, submission, doubts: 0 })
+/// Sends `put` for the first time.
+pub(super) fn begin(basis: Basis, task: Task, put: Put, submission: u32) -> Next {
+    submit(Commit { basis, task, put, submission, doubts: 0 })
 }
 
 fn submit(commit: Commit) -> Next {
     let action = match &commit.task.intent {
-        Intent::Commit(_) => Action::Commit { write: commit.write.clone(), submission: commit.submission },
+        Intent::Commit(_) => Action::Commit { put: commit.put.clone(), submission: commit.submission },
         // The handler staged no writes, so this needs no transaction.
-        _ => Action::Apply(commit.write.clone()),
+        _ => Action::Put(commit.put.clone()),
     };
     Act(Phase::Committing(Box::new(commit)), action)
 }
 
 pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
     match event {
-        Event::Answered(WriteOutcome::Applied) => over(End::Recorded),
-        Event::Answered(WriteOutcome::Refused(record)) => examine(plan, now, commit, record, true),
+        Event::Answered(PutOutcome::Applied) => over(End::Recorded),
+        Event::Answered(PutOutcome::Refused(record)) => examine(plan, now, commit, record, true),
         Event::Declined => declined(commit, Decline::Condition),
         // Another transaction is using one of the items, or an earlier attempt at this transaction is in progress.
         // This attempt wrote nothing, but an earlier attempt may have.
@@ -109,16 +108,16 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
 
 /// Handles an attempt that wasn't applied: sends the transaction again after a pause, while there's time.
 fn not_applied(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
-    let Commit { basis, task, write, submission, doubts } = commit;
+    let Commit { basis, task, put, submission, doubts } = commit;
     match task.again(plan, now) {
         Ok((task, nth)) => {
             // If no answer was ambiguous, no attempt was applied or is on its way. Then the next one gets a new number.
             let submission = if doubts == 0 { submission.saturating_add(1) } else { submission };
-            let again = Commit { basis, task, write, submission, doubts };
+            let again = Commit { basis, task, put, submission, doubts };
             Act(Phase::Committing(Box::new(again)), Action::Pause(nth))
         }
         Err(task) => {
-            let commit = Commit { basis, task, write, submission, doubts };
+            let commit = Commit { basis, task, put, submission, doubts };
             if commit.is_doubtful() {
                 return Act(Phase::LookingForCommit(Box::new(commit)), Action::Read);
             }
@@ -156,10 +155,10 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event)
 
 /// Retries a commit in doubt after a pause. If there's no time for a retry, the commit's result stays unknown.
 fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit) -> Phase) -> Next {
-    let Commit { basis, task, write, submission, doubts } = commit;
+    let Commit { basis, task, put, submission, doubts } = commit;
     match task.again(plan, now) {
-        Ok((task, nth)) => Act(phase(Commit { basis, task, write, submission, doubts }), Action::Pause(nth)),
-        Err(task) => unresolved(plan, &Commit { basis, task, write, submission, doubts }),
+        Ok((task, nth)) => Act(phase(Commit { basis, task, put, submission, doubts }), Action::Pause(nth)),
+        Err(task) => unresolved(plan, &Commit { basis, task, put, submission, doubts }),
     }
 }
 
@@ -170,7 +169,7 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
     {
         // If the outcome isn't this write's, an earlier transaction of this run stored it. That transaction was
         // reported as declined, but was applied after all.
-        return over(if is_as_written(&commit.write, record) {
+        return over(if is_as_written(&commit, record) {
             End::Recorded
         } else {
             End::Superseded(record.clone())
@@ -200,7 +199,7 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
 
 fn unresolved(plan: &Plan, commit: &Commit) -> Next {
     over(End::Unresolved(match &commit.basis {
-        Basis::Claim(held) => Some(plan.rules.claimable_at(held.lease_until)),
+        Basis::Claim(held) => Some(plan.rules.claimable_at(held.lock.lease_until)),
         Basis::Open(_) => None,
     }))
 }
@@ -216,13 +215,12 @@ fn declined(commit: Commit, why: Decline) -> Next {
     Act(phase, Action::Declined(why))
 }
 
-/// Whether the record is the result of `write`.
-fn is_as_written(write: &Write, record: &Record) -> bool {
-    match write {
-        Write::Settle { settlement: Settlement::Complete(outcome, _), .. } => {
-            record.state == State::Completed(outcome.clone())
-        }
-        Write::Conclude { record: written, .. } => record == written,
-        _ => false,
+/// Whether the record is the result of `commit`. Under a claim, only the outcome counts: an operator may have moved the
+/// expiry.
+fn is_as_written(commit: &Commit, record: &Record) -> bool {
+    let written = commit.put.record();
+    match commit.basis {
+        Basis::Claim(_) => record.state == written.state,
+        Basis::Open(_) => record == written,
     }
 }

@@ -7,7 +7,8 @@ use crate::{
         Phase, Plan, Running,
         settlement::is_still_held,
     },
-    store::{StoreErrorKind, Write, WriteOutcome},
+    record::Lock,
+    store::{Put, PutOutcome, StoreErrorKind},
     time::Timestamp,
 };
 
@@ -18,29 +19,30 @@ use crate::{
 /// record could be swept, and another delivery could claim the key, while the handler still runs.
 pub(super) fn send(plan: &Plan, running: Running, until: Timestamp) -> Next {
     let held = &running.held;
-    if running.is_in_doubt || until <= held.lease_until {
+    if running.is_in_doubt || until <= held.lock.lease_until {
         return Act(Phase::Held(running), Action::NotExtended);
     }
-    let write = Write::Extend {
-        owner: held.owner,
-        generation: held.generation,
-        lease_until: until,
-        expires_at: plan.lock_expiry(until),
-    };
-    Act(Phase::Extending { running, until }, Action::Apply(write))
+    let new = Lock { lease_until: until, expires_at: plan.lock_expiry(until), ..held.lock.clone() };
+    let put = Put::Replace { seen: held.lock.clone().into(), new: new.into() };
+    Act(Phase::Extending { running, until }, Action::Put(put))
 }
 
-pub(super) fn extending(running: Running, until: Timestamp, event: Event) -> Next {
-    let held = &running.held;
+pub(super) fn extending(plan: &Plan, running: Running, until: Timestamp, event: Event) -> Next {
     match event {
-        Event::Answered(WriteOutcome::Applied) => extended(running, until),
-        Event::Answered(WriteOutcome::Refused(Some(record))) if is_still_held(held, &record) => {
-            // An earlier extension, whose answer was lost, set a later end.
-            extended(running, record.lease_until().unwrap_or(until))
+        Event::Answered(PutOutcome::Applied) => extended(plan, running, until),
+        // An earlier extension, whose answer was lost, has moved the lease. Its record is the new base.
+        Event::Answered(PutOutcome::Refused(Some(record))) if is_still_held(&running.held, &record) => {
+            let lock = record.lock_until(record.lease_until().unwrap_or(running.held.lock.lease_until));
+            let running = Running { held: Held { lock, ..running.held }, ..running };
+            if running.held.lock.lease_until < until {
+                return send(plan, running, until);
+            }
+            let held = running.held.clone();
+            Act(Phase::Held(running), Action::Extended(held))
         }
         // Another claim took over, or the record is gone. The handler must stop, since the successor may do
         // the same work. The handler's outcome is settled as usual, and the settlement finds the successor.
-        Event::Answered(WriteOutcome::Refused(_)) => Act(Phase::Held(running), Action::Lost),
+        Event::Answered(PutOutcome::Refused(_)) => Act(Phase::Held(running), Action::Lost),
         Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => Act(Phase::Held(running), Action::Lost),
         // Whether or not the extension was applied, the lease is at least as long as before.
         Event::Failed(_) => Act(Phase::Held(running), Action::NotExtended),
@@ -48,7 +50,8 @@ pub(super) fn extending(running: Running, until: Timestamp, event: Event) -> Nex
     }
 }
 
-fn extended(running: Running, until: Timestamp) -> Next {
-    let held = Held { lease_until: until.max(running.held.lease_until), ..running.held };
+fn extended(plan: &Plan, running: Running, until: Timestamp) -> Next {
+    let lock = Lock { lease_until: until, expires_at: plan.lock_expiry(until), ..running.held.lock };
+    let held = Held { lock, ..running.held };
     Act(Phase::Held(Running { held: held.clone(), ..running }), Action::Extended(held))
 }

@@ -3,7 +3,7 @@
 use crate::{
     protocol::Intent,
     record::Record,
-    store::{StoreErrorKind, WriteOutcome},
+    store::{PutOutcome, StoreErrorKind},
     time::Timestamp,
 };
 
@@ -21,11 +21,11 @@ pub struct Input {
 pub enum Event {
     /// Start claiming.
     Begin,
-    /// The store applied or refused an `Action::Apply` or an `Action::Commit`.
-    Answered(WriteOutcome),
+    /// The store applied or refused an `Action::Put` or an `Action::Commit`.
+    Answered(PutOutcome),
     /// The store answered an `Action::Read`.
     Found(Option<Record>),
-    /// The store returned an error for an `Action::Apply`, an `Action::Commit` or an `Action::Read`.
+    /// The store returned an error for an `Action::Put`, an `Action::Commit` or an `Action::Read`.
     Failed(Fault),
     /// An `Action::Pause` is over.
     Resumed,

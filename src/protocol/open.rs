@@ -14,8 +14,8 @@ use crate::{
         plan::Task,
         refusal_for, settlement,
     },
-    record::{Generation, Record, State},
-    store::{Revision, Settlement, Write},
+    record::{Generation, Record},
+    store::Put,
     time::Timestamp,
 };
 
@@ -35,7 +35,11 @@ pub(super) struct Basis {
 impl Basis {
     /// Whether the record is still the version that was read.
     pub(super) fn is_as_seen(&self, record: Option<&Record>) -> bool {
-        self.seen.as_ref().map(Revision::of) == record.map(Revision::of)
+        match (&self.seen, record) {
+            (Some(seen), Some(record)) => record.has_version_of(seen),
+            (None, None) => true,
+            _ => false,
+        }
     }
 }
 
@@ -66,14 +70,11 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
         None => (Generation::first(now), (1, false)),
         Some(seen) => (seen.generation.next(now), judge::history(plan.fingerprint, seen)),
     };
-    let (state, expires_at) = match settlement::outcome(plan.rules.retention, now, &task.intent) {
-        Some(Settlement::Complete(outcome, expires_at)) => (State::Completed(outcome), expires_at),
-        Some(Settlement::Fail(outcome, expires_at)) => (State::Failed(outcome), expires_at),
-        // The run has no claim, and a release has no outcome. So no record will fence the transaction in doubt.
-        Some(Settlement::Release { .. }) | None if task.is_in_doubt => return over(End::Unresolved(None)),
-        Some(Settlement::Release { .. }) | None => return over(End::Recorded),
+    let Some((state, expires_at)) = settlement::outcome(plan.rules.retention, now, &task.intent) else {
+        // The run has no claim, and a release has no outcome. So no record will fence a transaction in doubt.
+        return over(if task.is_in_doubt { End::Unresolved(None) } else { End::Recorded });
     };
-    let record = Record {
+    let new = Record {
         owner: plan.owner,
         generation,
         attempt,
@@ -84,9 +85,12 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
         request_id: plan.request_id.clone(),
         state,
     };
-    let write = Write::Conclude { seen: basis.seen.as_ref().map(Revision::of), record };
+    let put = match basis.seen.clone() {
+        Some(seen) => Put::Replace { seen, new },
+        None => Put::Create(new),
+    };
     let submission = basis.submissions;
-    Next::Conclude { basis, task, write, submission }
+    Next::Conclude { basis, task, put, submission }
 }
 
 /// Decides how to continue when the record has changed since it was read, and doesn't have this run's outcome.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::{
     protocol::{Intent, Rules, judge::Judgement, judge::judge, plan::MIN_LOCK_RETENTION, settlement},
-    record::{Owner, Record, Status},
-    store::{Revision, Settlement, Write},
+    record::{Owner, Record, State, Status},
+    store::Put,
     time::Timestamp,
 };
 
@@ -93,27 +93,26 @@ pub fn is_same_claim(seen: &Record, record: &Record) -> bool {
     claim_of(seen).is_some() && claim_of(seen) == claim_of(record)
 }
 
-/// Returns an operator's write on `record`, the version that the operator was shown.
+/// Returns an operator's put on `record`, the version that the operator was shown.
 ///
-/// The write is one compare-and-set. It sets a new owner and the next generation, which fences a claim that
+/// The put is one compare-and-set. It sets a new owner and the next generation, which fences a claim that
 /// still runs. An outcome expires `retention` after `now`. A release keeps the record's expiry, if it has one.
 /// After a release with `interrupted: false`, the next attempt doesn't learn that an earlier one was interrupted.
-pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duration, now: Timestamp) -> Write {
-    let release = || {
-        let expires_at = record
-            .expires_at
-            .unwrap_or_else(|| now.saturating_add(retention.max(MIN_LOCK_RETENTION)).rounded_up_to_second());
-        Settlement::Release {
-            expires_at,
-            interrupted: matches!(intent, Intent::Release { interrupted: true }),
-        }
+pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duration, now: Timestamp) -> Put {
+    let released_until = || {
+        let never = || now.saturating_add(retention.max(MIN_LOCK_RETENTION)).rounded_up_to_second();
+        record.expires_at.unwrap_or_else(never)
     };
-    Write::Resolve {
-        seen: Revision::of(record),
-        owner,
-        generation: record.generation.next(now),
-        settlement: settlement::outcome(retention, now, &intent).unwrap_or_else(release),
-    }
+    let (state, expires_at) =
+        settlement::outcome(retention, now, &intent).unwrap_or_else(|| (State::Released, released_until()));
+    let interrupted = match intent {
+        Intent::Release { interrupted } => interrupted,
+        _ => record.interrupted,
+    };
+    let generation = record.generation.next(now);
+    let expires_at = Some(expires_at);
+    let new = Record { owner, generation, state, expires_at, interrupted, ..record.clone() };
+    Put::Replace { seen: record.clone(), new }
 }
 
 #[cfg(test)]
@@ -124,7 +123,6 @@ mod tests {
         outcome::Outcome,
         record::{Generation, State},
         settings::Execution,
-        store::Settlement,
     };
 
     const DAY: u64 = 24 * 60 * 60;
@@ -183,22 +181,18 @@ mod tests {
             let retention = Duration::from_millis(5_500);
             for (now, generation) in [(Timestamp::from_millis(1_500_000), 1_500_000), (secs(5), 1_000_001)] {
                 let until = now.saturating_add(retention).rounded_up_to_second();
-                for (intent, settlement) in [
-                    (Intent::Complete(Outcome::Omitted), Settlement::Complete(Outcome::Omitted, until)),
-                    (Intent::Fail(Outcome::Omitted), Settlement::Fail(Outcome::Omitted, until)),
-                    (
-                        Intent::Release { interrupted: false },
-                        Settlement::Release { expires_at: secs(2000), interrupted: false },
-                    ),
+                for (intent, state, until) in [
+                    (Intent::Complete(Outcome::Omitted), State::Completed(Outcome::Omitted), until),
+                    (Intent::Fail(Outcome::Omitted), State::Failed(Outcome::Omitted), until),
+                    (Intent::Release { interrupted: false }, State::Released, secs(2000)),
                 ] {
-                    let write = resolve(&record, owner, intent, retention, now);
-                    let (seen, generation) = (Revision::of(&record), Generation::new(generation));
-                    assert_eq!(write, Write::Resolve { seen, owner, generation, settlement });
-                    let after = write.apply_to(Some(&record)).unwrap();
-                    assert_eq!((after.owner, after.generation), (owner, generation));
-                    assert_eq!((after.attempt, after.fingerprint), (record.attempt, record.fingerprint));
-                    // The write can't be applied twice: the version has changed.
-                    assert_eq!(write.apply_to(Some(&after)), None);
+                    let put = resolve(&record, owner, intent, retention, now);
+                    let (generation, expires_at) = (Generation::new(generation), Some(until));
+                    let interrupted = record.interrupted && state != State::Released;
+                    let new = Record { owner, generation, state, expires_at, interrupted, ..record.clone() };
+                    assert_eq!(put, Put::Replace { seen: record.clone(), new: new.clone() });
+                    // The put can't be applied twice: the version has changed.
+                    assert_eq!(put.apply_to(Some(&new)), None);
                 }
             }
         }

@@ -6,36 +6,31 @@ use crate::{
         Action, End, Event, Fault, Held, Intent,
         Next::{self, Act},
         Phase, Plan, Refusal, over,
-        plan::{INTERRUPTED_LEASE, Task},
+        plan::Task,
         refusal_for,
-        settlement::{self, is_outcome_of, is_own_outcome, is_still_held, unrecorded},
+        settlement::{self, is_own_outcome, is_still_held, is_stored, unrecorded},
     },
     record::Record,
     settings::Execution,
-    store::{Revision, StoreErrorKind, Write, WriteOutcome},
+    store::{PutOutcome, StoreErrorKind},
     time::Timestamp,
 };
 
 /// Sends the settlement, even after the lease has expired: it's still applied if no other claim has taken
 /// over.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task) -> Next {
-    match (&task.intent, plan.rules.execution) {
-        (Intent::Interrupt, Execution::AtMostOnce) => return over(End::Recorded),
-        // The write compares the lease, which may have been extended. So read it first.
-        (Intent::Interrupt, Execution::AtLeastOnce) => {
-            return Act(Phase::LookingForSettlement { held, task }, Action::Read);
-        }
-        _ => {}
+    // The claim stays as it is, since nobody may run the operation again.
+    if task.intent == Intent::Interrupt && plan.rules.execution == Execution::AtMostOnce {
+        return over(End::Recorded);
     }
-    let settlement = settlement::of(plan, plan.rules.retention, now, &held, &task.intent);
-    let write = Write::Settle { owner: held.owner, generation: held.generation, settlement };
-    Act(Phase::Settling { held, task }, Action::Apply(write))
+    let put = settlement::of(plan, plan.rules.retention, now, &held, &task.intent);
+    Act(Phase::Settling { held, task }, Action::Put(put))
 }
 
 pub(super) fn settling(plan: &Plan, now: Timestamp, held: Held, task: Task, event: Event) -> Next {
     match event {
-        Event::Answered(WriteOutcome::Applied) => over(End::Recorded),
-        Event::Answered(WriteOutcome::Refused(record)) => examine(plan, now, held, task, record),
+        Event::Answered(PutOutcome::Applied) => over(End::Recorded),
+        Event::Answered(PutOutcome::Refused(record)) => examine(plan, now, held, task, record),
         Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => {
             unrecorded(plan, &held, task.is_in_doubt, Refusal::Corrupt)
         }
@@ -75,10 +70,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, held: Held, task: Task, event
 /// Decides from the current record how to continue, after the settlement was rejected or its answer was ambiguous.
 fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<Record>) -> Next {
     match record {
-        Some(record) if is_outcome_of(held.owner, &task.intent, &record) => over(End::Recorded),
-        Some(record) if task.intent == Intent::Interrupt && is_still_held(&held, &record) => {
-            interrupt(plan, now, held, task, &record)
-        }
+        Some(record) if is_stored(now, &held, &task.intent, &record) => over(End::Recorded),
         Some(record) if is_still_held(&held, &record) => match task.again(plan, now) {
             // The read already took time, so the first retry needs no pause.
             Ok((task, 0)) => send(plan, now, held, task),
@@ -87,32 +79,13 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
         },
         // This claim's transaction was declined while an earlier attempt of it was still on its way. That
         // attempt was applied after all, so its outcome counts.
-        Some(record) if is_own_outcome(held.owner, &record) => over(End::Superseded(record)),
+        Some(record) if is_own_outcome(held.lock.owner, &record) => over(End::Superseded(record)),
         // The claim is lost, so there's nothing left to release.
         record if matches!(task.intent, Intent::Release { .. } | Intent::Interrupt) => {
             let lease_until = record.and_then(|record| record.lease_until());
             over(End::Fenced(lease_until.map(|lease_until| plan.rules.claimable_at(lease_until))))
         }
         record => Next::RecordAnew { lost: held, task, record },
-    }
-}
-
-/// T9: ends the lease of the claim in `record` soon, unless it ends as soon already.
-///
-/// The write is T3's, by the claim's own executor: a compare-and-set on the claim and its lease, in which only the lease
-/// changes. The owner and the generation stay, so the claim can still be settled until it's taken over. An extension that
-/// arrives late makes the lease longer again, which only delays the takeover. The expiry stays, since it may be later.
-fn interrupt(plan: &Plan, now: Timestamp, held: Held, task: Task, record: &Record) -> Next {
-    let until = now.saturating_add(INTERRUPTED_LEASE);
-    if record.lease_until().is_none_or(|lease_until| lease_until <= until) {
-        return over(End::Recorded);
-    }
-    match task.again(plan, now) {
-        Ok((task, _)) => {
-            let write = Write::TakeOver { seen: Revision::of(record), lock: record.lock_until(until) };
-            Act(Phase::Settling { held, task }, Action::Apply(write))
-        }
-        Err(task) => unrecorded(plan, &held, task.is_in_doubt, Refusal::Unavailable),
     }
 }
 

@@ -3,43 +3,51 @@
 use std::time::Duration;
 
 use crate::{
-    protocol::{End, Held, Intent, Next, Plan, Refusal, over},
+    protocol::{End, Held, Intent, Next, Plan, Refusal, over, plan::INTERRUPTED_LEASE},
     record::{Owner, Record, State, Status},
-    store::Settlement,
+    store::Put,
     time::Timestamp,
 };
 
-/// Returns the settlement of `held` that carries out `intent` at `now`. An outcome expires after `retention`.
-pub(super) fn of(
-    plan: &Plan,
-    retention: Duration,
-    now: Timestamp,
-    held: &Held,
-    intent: &Intent,
-) -> Settlement {
-    outcome(retention, now, intent)
-        .unwrap_or_else(|| release(plan, held, matches!(intent, Intent::Release { interrupted: true })))
-}
-
-/// Returns the settlement that stores the outcome in `intent` at `now`. The outcome expires after `retention`. Returns
-/// `None` for a release or an interruption, which have no outcome.
-pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> Option<Settlement> {
-    let expires_at = now.saturating_add(retention).rounded_up_to_second();
-    match intent.clone() {
-        Intent::Complete(outcome) | Intent::Commit(outcome) => {
-            Some(Settlement::Complete(outcome, expires_at))
-        }
-        Intent::Fail(outcome) => Some(Settlement::Fail(outcome, expires_at)),
-        Intent::Release { .. } | Intent::Interrupt => None,
+/// Returns the put that carries out `intent` for `held` at `now`. An outcome expires after `retention`.
+pub(super) fn of(plan: &Plan, retention: Duration, now: Timestamp, held: &Held, intent: &Intent) -> Put {
+    match (intent, outcome(retention, now, intent)) {
+        (_, Some((state, expires_at))) => put(held, state, Some(expires_at), held.lock.interrupted),
+        (Intent::Interrupt, None) => interruption(now, held),
+        (_, None) => release(plan, held, matches!(intent, Intent::Release { interrupted: true })),
     }
 }
 
-/// Returns the settlement that releases `held`. `interrupted` says whether this attempt ended without an answer.
-pub(super) fn release(plan: &Plan, held: &Held, interrupted: bool) -> Settlement {
-    Settlement::Release {
-        expires_at: plan.release_expiry(held.lease_until),
-        interrupted: interrupted || held.is_takeover,
-    }
+/// Returns the state that stores the outcome in `intent` at `now`, and its expiry after `retention`. Returns `None` for
+/// a release or an interruption, which have no outcome.
+pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> Option<(State, Timestamp)> {
+    let state = match intent.clone() {
+        Intent::Complete(outcome) | Intent::Commit(outcome) => State::Completed(outcome),
+        Intent::Fail(outcome) => State::Failed(outcome),
+        Intent::Release { .. } | Intent::Interrupt => return None,
+    };
+    Some((state, now.saturating_add(retention).rounded_up_to_second()))
+}
+
+/// Returns the put that releases `held`. `interrupted` says whether this attempt ended without an answer.
+pub(super) fn release(plan: &Plan, held: &Held, interrupted: bool) -> Put {
+    let expires_at = plan.release_expiry(held.lock.lease_until);
+    put(held, State::Released, Some(expires_at), interrupted || held.lock.interrupted)
+}
+
+/// T9: returns the put that ends the lease of `held` soon, unless it ends as soon already.
+///
+/// The owner and the generation stay, so the claim can still be settled until it's taken over. The expiry stays too,
+/// since it's only a lower bound. An extension that's still on its way is refused, because the lease isn't as seen.
+fn interruption(now: Timestamp, held: &Held) -> Put {
+    let lease_until = held.lock.lease_until.min(now.saturating_add(INTERRUPTED_LEASE));
+    put(held, State::Started { lease_until }, held.lock.expires_at, held.lock.interrupted)
+}
+
+fn put(held: &Held, state: State, expires_at: Option<Timestamp>, interrupted: bool) -> Put {
+    let claim = Record::from(held.lock.clone());
+    let new = Record { state, expires_at, interrupted, ..claim };
+    Put::Mine { held: held.lock.clone(), new }
 }
 
 /// Whether this record is the result of `intent` by `owner`. It compares the outcome too, since an earlier
@@ -54,6 +62,13 @@ pub(super) fn is_outcome_of(owner: Owner, intent: &Intent, record: &Record) -> b
         }
 }
 
+/// Whether `record` shows at `now` that `intent` was carried out for `held`.
+pub(super) fn is_stored(now: Timestamp, held: &Held, intent: &Intent, record: &Record) -> bool {
+    let is_short = record.lease_until() <= Some(now.saturating_add(INTERRUPTED_LEASE));
+    is_outcome_of(held.lock.owner, intent, record)
+        || *intent == Intent::Interrupt && is_still_held(held, record) && is_short
+}
+
 /// Whether this record has an outcome that `owner` wrote.
 pub(super) fn is_own_outcome(owner: Owner, record: &Record) -> bool {
     record.owner == owner && matches!(record.state, State::Completed(_) | State::Failed(_))
@@ -61,14 +76,16 @@ pub(super) fn is_own_outcome(owner: Owner, record: &Record) -> bool {
 
 /// Whether `record` shows that `held` still holds the key. The lease may have been extended, or have expired.
 pub(super) fn is_still_held(held: &Held, record: &Record) -> bool {
-    record.owner == held.owner && record.generation == held.generation && record.status() == Status::Started
+    record.owner == held.lock.owner
+        && record.generation == held.lock.generation
+        && record.status() == Status::Started
 }
 
 /// Ends a settlement that isn't known to be stored. If a transaction is in doubt, it may still be applied, because
 /// no stored settlement is known to fence it.
 pub(super) fn unrecorded(plan: &Plan, held: &Held, is_in_doubt: bool, why: Refusal) -> Next {
     over(match is_in_doubt {
-        true => End::Unresolved(Some(plan.rules.claimable_at(held.lease_until))),
+        true => End::Unresolved(Some(plan.rules.claimable_at(held.lock.lease_until))),
         false => End::Unrecorded(why),
     })
 }

@@ -11,9 +11,9 @@ use super::{acquire::RECORDING_LEASE, plan::LAST_TRY, *};
 use crate::{
     fingerprint::Fingerprint,
     outcome::{Outcome, StoredResponse},
-    record::{Generation, Owner, Record, State as RecordState, Status},
+    record::{Generation, Lock, Owner, Record, State as RecordState, Status},
     settings::Execution,
-    store::{Revision, Settlement, StoreErrorKind, Write, WriteOutcome},
+    store::{Put, PutOutcome, StoreErrorKind},
     time::Timestamp,
 };
 
@@ -69,19 +69,19 @@ impl Run {
         loop {
             match self.feed(event.clone()) {
                 Action::Pause(nth) => assert_eq!(nth, pauses, "each pause has the next number"),
-                Action::Apply(_) | Action::Read | Action::Commit { .. } => continue,
+                Action::Put(_) | Action::Read | Action::Commit { .. } => continue,
                 action => return (action, pauses),
             }
             pauses += 1;
             let again = self.feed(Event::Resumed);
-            assert!(matches!(again, Action::Apply(_) | Action::Read | Action::Commit { .. }), "{again:?}");
+            assert!(matches!(again, Action::Put(_) | Action::Read | Action::Commit { .. }), "{again:?}");
         }
     }
 
     /// Returns a machine whose first claim was rejected because of `record`, and its next action.
     fn claiming_over(execution: Execution, record: Record) -> (Self, Action) {
         let mut run = Self::with(execution);
-        assert!(matches!(run.feed(Event::Begin), Action::Apply(Write::Claim(_))));
+        assert!(matches!(run.feed(Event::Begin), Action::Put(Put::Create(_))));
         let action = run.feed(refused(Some(record)));
         (run, action)
     }
@@ -90,7 +90,7 @@ impl Run {
     fn holding() -> (Self, Held) {
         let mut run = Self::new();
         run.feed(Event::Begin);
-        match run.feed(Event::Answered(WriteOutcome::Applied)) {
+        match run.feed(Event::Answered(PutOutcome::Applied)) {
             Action::Claimed(held) => (run, held),
             action => panic!("not claimed: {action:?}"),
         }
@@ -99,13 +99,13 @@ impl Run {
     /// Returns a machine that has sent its completion.
     fn completing() -> (Self, Held) {
         let (mut run, held) = Self::holding();
-        assert!(matches!(run.feed(Event::Settle(complete())), Action::Apply(Write::Settle { .. })));
+        assert!(matches!(run.feed(Event::Settle(complete())), Action::Put(Put::Mine { .. })));
         (run, held)
     }
 }
 
 fn refused(record: Option<Record>) -> Event {
-    Event::Answered(WriteOutcome::Refused(record))
+    Event::Answered(PutOutcome::Refused(record))
 }
 
 fn fault(kind: StoreErrorKind, maybe_applied: bool) -> Event {
@@ -144,11 +144,27 @@ fn started(lease_in_ms: i64) -> Record {
     record(RecordState::Started { lease_until }, 100_000)
 }
 
-/// Returns the settlement that releases a key claimed with the plan's lease.
-fn released(interrupted: bool) -> Settlement {
+/// Returns what a settlement writes that releases a key claimed with the plan's lease.
+fn released(interrupted: bool) -> (RecordState, Option<Timestamp>, bool) {
     let day = Duration::from_secs(86_400);
     let expires_at = NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second();
-    Settlement::Release { expires_at, interrupted }
+    (RecordState::Released, Some(expires_at), interrupted)
+}
+
+/// Returns the record that an action puts under the machine's claim, `held`. Checks that the rest of the claim's record
+/// stays.
+fn settlement(held: &Held, action: Action) -> Record {
+    let Action::Put(Put::Mine { held: lock, new }) = action else { panic!("no settlement: {action:?}") };
+    assert_eq!(lock, held.lock);
+    let claim = Record::from(lock);
+    let Record { state, expires_at, interrupted, .. } = new.clone();
+    assert_eq!(new, Record { state, expires_at, interrupted, ..claim });
+    new
+}
+
+/// What a settlement changes in its claim's record.
+fn changed(record: Record) -> (RecordState, Option<Timestamp>, bool) {
+    (record.state, record.expires_at, record.interrupted)
 }
 
 /// Returns the time at which a key becomes claimable if its claim's lease ends at `lease_until`.
@@ -166,28 +182,27 @@ fn of_another_request(record: Record) -> Record {
 
 /// Returns the record of the machine's own claim, in this state.
 fn mine(run: &mut Run, held: &Held, state: RecordState) -> Record {
-    let lock = acquire::lock(run.state.plan(), NOW, held.generation, held.attempt, false, &Goal::Run);
+    let lock =
+        acquire::lock(run.state.plan(), NOW, held.lock.generation, held.lock.attempt, false, &Goal::Run);
     Record { state, ..lock.into() }
 }
 
 #[test]
 fn first_claim_sets_every_field() {
     let mut run = Run::new();
-    let Action::Apply(Write::Claim(lock)) = run.feed(Event::Begin) else { panic!("no claim (T1)") };
+    let Action::Put(Put::Create(lock)) = run.feed(Event::Begin) else { panic!("no claim (T1)") };
     assert_eq!(lock.owner, ME);
     assert_eq!(lock.generation.get(), NOW.as_millis());
     assert_eq!(lock.attempt, 1);
     assert_eq!(lock.fingerprint, REQUEST);
     assert_eq!(lock.lock_acquired_at, NOW);
-    assert_eq!(lock.lease_until, NOW.saturating_add(LEASE));
+    assert_eq!(lock.lease_until(), Some(NOW.saturating_add(LEASE)));
     // A lock outlives its lease by a day, however short the retention is.
     let day = Duration::from_secs(86_400);
     let expires_at = NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second();
     assert_eq!(lock.expires_at, Some(expires_at));
-    let Action::Claimed(held) = run.feed(Event::Answered(WriteOutcome::Applied)) else {
-        panic!("not claimed")
-    };
-    assert!(!held.is_takeover && !held.is_recovered);
+    let Action::Claimed(held) = run.feed(Event::Answered(PutOutcome::Applied)) else { panic!("not claimed") };
+    assert!(!held.lock.interrupted && !held.is_recovered);
     assert_eq!(run.state.held(), Some(&held));
 }
 
@@ -217,8 +232,8 @@ fn existing_record_decides_the_action() {
         Action::Refused(Refusal::Mismatch) => Reaction::Mismatch,
         Action::Refused(Refusal::InProgress(Some(_))) => Reaction::InProgress,
         Action::Refused(Refusal::OutcomeUnknown) => Reaction::Unknown,
-        Action::Apply(Write::Reclaim { .. }) => Reaction::Reclaim,
-        Action::Apply(Write::TakeOver { .. }) => Reaction::TakeOver,
+        Action::Put(put @ Put::Replace { .. }) if put.begins_anew() => Reaction::Reclaim,
+        Action::Put(Put::Replace { .. }) => Reaction::TakeOver,
         action => panic!("unexpected {action:?}"),
     };
     let released = |expires_in| record(RecordState::Released, expires_in);
@@ -234,7 +249,8 @@ fn existing_record_decides_the_action() {
         // Stale means that the lease ended more than the skew margin ago, to the millisecond.
         (started(-2000), InProgress, InProgress, Mismatch, Mismatch),
         (started(-2001), TakeOver, Unknown, Mismatch, Mismatch),
-        (expired(), Reclaim, Unknown, Reclaim, Unknown),
+        // The same operation continues, so what other programs added to the record stays.
+        (expired(), TakeOver, Unknown, Reclaim, Unknown),
         (done(10), Replay, Replay, Mismatch, Mismatch),
         (done(-2), Replay, Replay, Mismatch, Mismatch),
         (done(-3), Reclaim, Reclaim, Reclaim, Reclaim),
@@ -262,28 +278,27 @@ fn started_record_expires_only_when_stale() {
 fn takeover_is_conditional_on_the_seen_version() {
     let stale = started(-5000);
     let (mut run, action) = Run::claiming_over(Execution::AtLeastOnce, stale.clone());
-    let Action::Apply(Write::TakeOver { seen, lock }) = action else { panic!("no takeover (T3)") };
-    assert_eq!(seen, Revision::of(&stale));
-    assert_eq!((lock.attempt, lock.generation.get()), (4, NOW.as_millis()));
-    let Action::Claimed(held) = run.feed(Event::Answered(WriteOutcome::Applied)) else {
-        panic!("not claimed")
-    };
-    assert!(held.is_takeover);
-    assert_eq!(held.attempt, 4);
+    let Action::Put(Put::Replace { seen, new: lock }) = action else { panic!("no takeover (T3)") };
+    assert_eq!(seen, stale);
+    // The executor's lost claim may still be applied, so this one needs another generation.
+    assert_eq!((lock.attempt, lock.generation.get()), (4, NOW.as_millis() + 1));
+    let Action::Claimed(held) = run.feed(Event::Answered(PutOutcome::Applied)) else { panic!("not claimed") };
+    assert!(held.lock.interrupted);
+    assert_eq!(held.lock.attempt, 4);
 }
 
 #[test]
 fn generation_grows_despite_a_slow_clock() {
     let ahead = Record { generation: Generation::new(NOW.as_millis() + 5), ..started(-5000) };
     let (_, action) = Run::claiming_over(Execution::AtLeastOnce, ahead);
-    let Action::Apply(Write::TakeOver { lock, .. }) = action else { panic!("no takeover (T3)") };
+    let Action::Put(Put::Replace { new: lock, .. }) = action else { panic!("no takeover (T3)") };
     assert_eq!(lock.generation.get(), NOW.as_millis() + 6);
 }
 
 #[test]
 fn reclaim_counts_attempts_of_the_same_request() {
     let attempt = |record| match Run::claiming_over(Execution::AtLeastOnce, record).1 {
-        Action::Apply(Write::Reclaim { lock, .. }) => lock.attempt,
+        Action::Put(Put::Replace { new, .. }) => new.attempt,
         action => panic!("no reclaim (T2): {action:?}"),
     };
     assert_eq!(attempt(record(RecordState::Released, 10)), 4);
@@ -295,7 +310,7 @@ fn reclaim_counts_attempts_of_the_same_request() {
 fn lost_takeover_retries_then_reports_in_progress() {
     let (mut run, mut action) = Run::claiming_over(Execution::AtLeastOnce, started(-5000));
     for nth in 1..=3 {
-        assert!(matches!(action, Action::Apply(Write::TakeOver { .. })), "{nth}: {action:?}");
+        assert!(matches!(action, Action::Put(Put::Replace { .. })), "{nth}: {action:?}");
         action = run.feed(refused(Some(started(-5000 - nth))));
     }
     assert_eq!(action, Action::Refused(Refusal::InProgress(None)));
@@ -313,7 +328,7 @@ fn lost_takeover_follows_the_current_record() {
     );
     let (mut run, _) = Run::claiming_over(Execution::AtLeastOnce, started(-5000));
     assert!(
-        matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))),
+        matches!(run.feed(refused(None)), Action::Put(Put::Create(_))),
         "the record is gone: claim again, never run unclaimed"
     );
 }
@@ -325,8 +340,8 @@ fn lost_claim_response_is_recovered() {
     run.feed(Event::Begin);
     let own = Record { owner: ME, generation: Generation::new(41), ..started(20_000) };
     let Action::Claimed(held) = run.feed(refused(Some(own.clone()))) else { panic!("not recognised") };
-    assert_eq!(held.generation.get(), 41, "the claim has the record's generation");
-    assert_eq!(Some(held.lease_until), own.lease_until(), "the claim has the record's lease");
+    assert_eq!(held.lock.generation.get(), 41, "the claim has the record's generation");
+    assert_eq!(Some(held.lock.lease_until), own.lease_until(), "the claim has the record's lease");
     assert!(held.is_recovered);
 
     // The call times out: the machine reads the record.
@@ -341,14 +356,12 @@ fn recovered_claim_without_time_is_released() {
     let mut run = Run::new();
     run.feed(Event::Begin);
     let own = Record { owner: ME, generation: Generation::new(41), ..started(2000) };
-    let Action::Apply(Write::Settle { owner, generation, settlement }) = run.feed(refused(Some(own))) else {
-        panic!("not released")
-    };
-    assert_eq!((owner, generation.get()), (ME, 41));
-    assert!(matches!(settlement, Settlement::Release { interrupted: false, .. }), "{settlement:?}");
+    let Action::Put(Put::Mine { held, new }) = run.feed(refused(Some(own))) else { panic!("not released") };
+    assert_eq!((held.owner, held.generation.get()), (ME, 41));
+    assert_eq!((new.state, new.interrupted), (RecordState::Released, false));
     let until = claimable_at(NOW.saturating_add(Duration::from_millis(2000)));
     for (answer, refusal) in [
-        (Event::Answered(WriteOutcome::Applied), Refusal::NoTimeLeft),
+        (Event::Answered(PutOutcome::Applied), Refusal::NoTimeLeft),
         (
             refused(Some(Record { generation: Generation::new(40), ..started(-9000) })),
             Refusal::Abandoned(until),
@@ -366,11 +379,9 @@ fn claim_answered_too_late_is_released() {
     let mut run = Run::new();
     run.feed(Event::Begin);
     run.now = NOW.saturating_add(LEASE).saturating_sub(RESERVE);
-    let action = run.feed(Event::Answered(WriteOutcome::Applied));
-    assert!(
-        matches!(action, Action::Apply(Write::Settle { settlement: Settlement::Release { .. }, .. })),
-        "{action:?}"
-    );
+    let action = run.feed(Event::Answered(PutOutcome::Applied));
+    let Action::Put(Put::Mine { new, .. }) = action else { panic!("{action:?}") };
+    assert_eq!(new.state, RecordState::Released);
 }
 
 #[test]
@@ -390,12 +401,12 @@ fn ambiguous_claim_without_record_is_resent() {
     run.feed(Event::Begin);
     for _ in 0..3 {
         assert_eq!(run.feed(LOST()), Action::Read);
-        assert!(matches!(run.feed(Event::Found(None)), Action::Apply(Write::Claim(_))));
+        assert!(matches!(run.feed(Event::Found(None)), Action::Put(Put::Create(_))));
     }
     assert_eq!(run.feed(LOST()), Action::Read);
     // There's no record, but the claim may still be applied, so the machine tries to release it.
     let release = run.feed(Event::Found(None));
-    assert!(matches!(release, Action::Apply(Write::Settle { .. })), "{release:?}");
+    assert!(matches!(release, Action::Put(Put::Mine { .. })), "{release:?}");
     let until = claimable_at(NOW.saturating_add(LEASE));
     assert_eq!(run.feed(refused(None)), Action::Refused(Refusal::Abandoned(until)));
 }
@@ -428,9 +439,9 @@ fn unreadable_record_refuses_the_claim_at_once() {
         Run::claiming_over(Execution::AtLeastOnce, started(-60_000)),
     ];
     let kinds = claims.each_ref().map(|(_, action)| match action {
-        Action::Apply(Write::Claim(_)) => "T1",
-        Action::Apply(Write::Reclaim { .. }) => "T2",
-        Action::Apply(Write::TakeOver { .. }) => "T3",
+        Action::Put(Put::Create(_)) => "T1",
+        Action::Put(put @ Put::Replace { .. }) if put.begins_anew() => "T2",
+        Action::Put(Put::Replace { .. }) => "T3",
         action => panic!("no claim: {action:?}"),
     });
     assert_eq!(kinds, ["T1", "T2", "T3"]);
@@ -458,17 +469,13 @@ fn claim_conflict_retries_then_reports_in_progress() {
 fn each_settlement_writes_its_state_and_expiry() {
     let expires_at = NOW.saturating_add(RETENTION).rounded_up_to_second();
     for (intent, expected) in [
-        (complete(), Settlement::Complete(outcome(), expires_at)),
-        (Intent::Fail(outcome()), Settlement::Fail(outcome(), expires_at)),
+        (complete(), (RecordState::Completed(outcome()), Some(expires_at), false)),
+        (Intent::Fail(outcome()), (RecordState::Failed(outcome()), Some(expires_at), false)),
         (RELEASE, released(false)),
     ] {
         let (mut run, held) = Run::holding();
-        let Action::Apply(Write::Settle { owner, generation, settlement }) = run.feed(Event::Settle(intent))
-        else {
-            panic!("nothing sent")
-        };
-        assert_eq!((owner, generation, settlement), (ME, held.generation, expected));
-        assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
+        assert_eq!(changed(settlement(&held, run.feed(Event::Settle(intent)))), expected);
+        assert_eq!(run.feed(Event::Answered(PutOutcome::Applied)), Action::Settled(End::Recorded));
     }
 }
 
@@ -476,7 +483,7 @@ fn each_settlement_writes_its_state_and_expiry() {
 fn late_settlement_is_still_sent() {
     let (mut run, _) = Run::holding();
     run.now = NOW.saturating_add(LEASE * 10);
-    assert!(matches!(run.feed(Event::Settle(complete())), Action::Apply(_)));
+    assert!(matches!(run.feed(Event::Settle(complete())), Action::Put(_)));
 }
 
 #[test]
@@ -522,7 +529,7 @@ fn unreadable_record_leaves_the_settlement_unrecorded() {
 fn reclaim_recognises_its_own_outcome() {
     // T4 was applied, but its answer was lost. The store refuses the SDK's second attempt without returning the record.
     let (mut run, held) = Run::completing();
-    assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));
+    assert!(matches!(run.feed(refused(None)), Action::Put(Put::Create(_))));
     let own = mine(&mut run, &held, RecordState::Completed(outcome()));
     let failed = Record { state: RecordState::Failed(outcome()), ..own.clone() };
     let theirs = Record { owner: OTHER, ..own.clone() };
@@ -556,34 +563,10 @@ fn fenced_settlement_returns_the_successors_outcome() {
 }
 
 #[test]
-fn fenced_settlement_reclaims_a_free_key() {
-    for (left, kind) in [(None, "T1"), (Some(record(RecordState::Released, 1000)), "T2")] {
-        let (mut run, first) = Run::completing();
-        // The first lease ended long ago: the new claim's lease must be long enough to settle.
-        run.now = NOW.saturating_add(LEASE * 2);
-        let write = match run.feed(refused(left)) {
-            Action::Apply(write @ (Write::Claim(_) | Write::Reclaim { .. })) => write,
-            action => panic!("{kind}: {action:?}"),
-        };
-        let lock = write.lock().unwrap();
-        assert!(lock.lease_until >= run.now.saturating_add(RECORDING_LEASE), "{kind}");
-        let Action::Apply(Write::Settle { generation, settlement, .. }) =
-            run.feed(Event::Answered(WriteOutcome::Applied))
-        else {
-            panic!("{kind}: not settled at once")
-        };
-        assert_eq!(generation, lock.generation);
-        assert!(generation > first.generation, "{kind}");
-        assert!(matches!(settlement, Settlement::Complete(Outcome::Retained(_), _)));
-        assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
-    }
-}
-
-#[test]
 fn unexpected_event_changes_nothing() {
     let (run, _) = Run::holding();
     for event in
-        [Event::Begin, Event::Resumed, Event::Found(None), Event::Answered(WriteOutcome::Applied), LOST()]
+        [Event::Begin, Event::Resumed, Event::Found(None), Event::Answered(PutOutcome::Applied), LOST()]
     {
         let mut same = run.clone();
         assert_eq!(same.feed(event), Action::Nothing);
@@ -594,6 +577,6 @@ fn unexpected_event_changes_nothing() {
 #[test]
 fn released_key_is_reclaimed_not_replayed() {
     let (_, action) = Run::claiming_over(Execution::AtLeastOnce, record(RecordState::Released, 10));
-    let Action::Apply(Write::Reclaim { seen, .. }) = action else { panic!("no reclaim (T2)") };
-    assert_eq!(seen.status, Status::Released);
+    let Action::Put(Put::Replace { seen, .. }) = action else { panic!("no reclaim (T2)") };
+    assert_eq!(seen.status(), Status::Released);
 }

@@ -43,7 +43,7 @@ impl State {
             }
             // If this extension isn't answered, there's time for another before the lease ends.
             Phase::Extending { running, .. } => {
-                let left = now.until(running.held.lease_until);
+                let left = now.until(running.held.lock.lease_until);
                 return Some(now.saturating_add((left / 4).max(SHORTEST_CALL)));
             }
             Phase::Held(_) | Phase::Open(_) | Phase::Over => return None,
@@ -76,9 +76,11 @@ impl State {
     /// Returns the end of the lease under which the handler ran, if its outcome is being stored.
     fn settled_lease(&self) -> Option<Timestamp> {
         match &self.phase {
-            Phase::Settling { held, .. } | Phase::LookingForSettlement { held, .. } => Some(held.lease_until),
+            Phase::Settling { held, .. } | Phase::LookingForSettlement { held, .. } => {
+                Some(held.lock.lease_until)
+            }
             Phase::Committing(commit) | Phase::LookingForCommit(commit) => match &commit.basis {
-                Basis::Claim(held) => Some(held.lease_until),
+                Basis::Claim(held) => Some(held.lock.lease_until),
                 Basis::Open(_) => None,
             },
             _ => None,

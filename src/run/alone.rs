@@ -1,14 +1,12 @@
 //! Commits the handler's own writes without a record, while idempotency isn't enforced.
 
-use std::{any::Any, time::Duration};
+use std::time::Duration;
 
 use crate::{
-    error::Error,
     key::StoredKey,
     protocol::{Decline, Limits},
     run::{
-        driver::{Driver, pause},
-        refusal::{alone_in_doubt, declined},
+        driver::{Declined, Driver, pause},
         staging::NO_TRANSACTIONS,
     },
     store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind},
@@ -20,33 +18,29 @@ const SHORTEST_ANSWER: Duration = Duration::from_millis(10);
 /// Each call gets at least this long before it's abandoned and sent again, unless its time limit is sooner.
 const SHORTEST_CALL: Duration = Duration::from_millis(250);
 
-/// How a transaction without a record ended.
-pub(super) enum Alone {
-    Applied,
-    /// One of the handler's conditions failed, and nothing was written. The value holds the store's details.
-    Declined(Box<dyn Any + Send + Sync>),
-}
-
 /// Commits `writes` in one transaction. While the store fails, this sends the same transaction again, under one
 /// token. It stops when the caller's answer is due, and at the latest after
 /// [`Settings::settle_within`](crate::settings::Settings::settle_within).
 ///
 /// # Errors
 ///
-/// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Invalid`](crate::ErrorKind::Invalid) if nothing was written;
-/// [`Unrecorded`](crate::ErrorKind::Unrecorded) if it's unknown whether the writes were applied.
+/// The last attempt wasn't applied.
 pub(super) async fn commit_alone(
     driver: &Driver,
     key: &StoredKey,
     limits: Limits,
     writes: &OwnWrites,
-) -> Result<Alone, Error> {
+) -> Result<(), Declined> {
+    let not_applied = |error: StoreError, is_in_doubt| {
+        let why = Decline::Store(error.kind());
+        Declined { why, details: None, store_error: Some(error), is_in_doubt }
+    };
     let store = driver.store().clone();
     let Some(transactions) = store.transactions() else {
-        let error = StoreError::new(StoreErrorKind::Rejected, NO_TRANSACTIONS);
-        return Err(declined(key, Decline::Store(error.kind()), Some(error), false));
+        return Err(not_applied(StoreError::new(StoreErrorKind::Rejected, NO_TRANSACTIONS), false));
     };
-    let owner = driver.owner()?;
+    let random = StoreError::new(StoreErrorKind::Unavailable, "the operating system returned no random bits");
+    let Ok(owner) = driver.owner() else { return Err(not_applied(random, false)) };
     let token = key.derive(&format!("writes of {owner} without a record"));
     let end = driver.now().saturating_add(driver.settings.settle_within);
     let end = limits.answer_by.map_or(end, |answer_by| answer_by.min(end));
@@ -57,10 +51,12 @@ pub(super) async fn commit_alone(
         let last = if nth == 0 { first_call_until(limits, now) } else { Some(end) };
         let until = last.map_or(longest, |last| last.min(longest));
         let error = match driver.in_time(now, Some(until), transactions.commit_alone(writes, &token)).await {
-            Ok(CommitOutcome::Answered(_)) => return Ok(Alone::Applied),
-            Ok(CommitOutcome::Declined(details)) if !is_in_doubt => return Ok(Alone::Declined(details)),
-            // An earlier attempt may have been applied, or may still be applied.
-            Ok(CommitOutcome::Declined(_)) => return Err(alone_in_doubt(key, None)),
+            Ok(CommitOutcome::Answered(_)) => return Ok(()),
+            // If an answer was lost, that earlier attempt may have been applied, or may still be applied.
+            Ok(CommitOutcome::Declined(details)) => {
+                let details = (!is_in_doubt).then_some(details);
+                return Err(Declined { why: Decline::Condition, details, store_error: None, is_in_doubt });
+            }
             Err(error) => error,
         };
         is_in_doubt |= error.is_maybe_applied();
@@ -68,11 +64,7 @@ pub(super) async fn commit_alone(
         nth = nth.saturating_add(1);
         let is_transient = matches!(error.kind(), StoreErrorKind::Unavailable | StoreErrorKind::Conflict);
         if !is_transient || driver.now().saturating_add(pause) >= end {
-            return Err(if is_in_doubt {
-                alone_in_doubt(key, Some(error))
-            } else {
-                declined(key, Decline::Store(error.kind()), Some(error), false)
-            });
+            return Err(not_applied(error, is_in_doubt));
         }
         driver.clock().sleep(pause).await;
     }

@@ -8,16 +8,17 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     observe,
-    protocol::{Action, Event, Refusal},
-    record::Owner,
+    protocol::{Event, Refusal},
+    record::{Owner, Record},
     run::{
+        cache::Ticket,
         claim::{Begun, Claim},
         context::refuse_within_itself,
-        driver::{Driver, spread},
+        driver::{Driver, Opened, spread},
         lease::Timing,
         refusal::{Refused, RefusedBy},
+        replay::Replay,
     },
-    store::Write,
     time::{Stopwatch, Timestamp},
 };
 
@@ -72,27 +73,35 @@ async fn attempt(
     let ticket = cache.and_then(|cache| cache.ticket_in(invocation));
     let timing = Timing::of(&driver.settings, now, invocation);
     let mut state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
-    let driven = driver.drive(key, &mut state, Event::Begin, &driver.to_store(None)).await;
+    let opened = driver.open(key, &mut state, Event::Begin, &driver.to_store(None)).await;
     observe::asked(stopwatch);
-    let refusal = match driven.action {
-        Action::Claimed(held) => {
+    match opened? {
+        Opened::Claimed(held) => {
             observe::claimed(key, &held);
-            let lock = driven.applied.as_ref().filter(|_| ticket.is_some()).and_then(Write::lock);
-            let lock = lock.cloned().map(Box::new);
-            return Ok(Begun::Claimed(Claim::new(driver.clone(), key.clone(), state, held, timing, lock)));
+            let is_copied = ticket.is_some();
+            Ok(Begun::Claimed(Claim::new(driver.clone(), key.clone(), state, held, timing, is_copied)))
         }
-        Action::Replay(record) => {
-            let refused = |error| Refused { error, by: RefusedBy::Outcome };
-            let replay = driver.replay(key, &record, timing.limits.answer_by).await.map_err(refused)?;
-            if let Some(cache) = cache {
-                cache.keep_copy(ticket, key, &record, replay.response());
-            }
-            return Ok(Begun::Replay(replay));
+        Opened::Recorded(record) => {
+            replayed(driver, key, &record, ticket, timing.limits.answer_by).await.map(Begun::Replay)
         }
-        Action::Refused(refusal) => refusal,
-        _ => Refusal::Unavailable,
-    };
-    Err(Refused::of(key, refusal, driven.store_error, &state, driver.now()))
+        Opened::Open => Err(Refused::of(key, Refusal::Unavailable, None, &state, driver.now())),
+    }
+}
+
+/// Reads the outcome in `record`, and caches it if `ticket` allows that.
+pub(super) async fn replayed(
+    driver: &Driver,
+    key: &StoredKey,
+    record: &Record,
+    ticket: Option<Ticket>,
+    until: Option<Timestamp>,
+) -> Result<Replay, Refused> {
+    let refused = |error| Refused { error, by: RefusedBy::Outcome };
+    let replay = driver.replay(key, record, until).await.map_err(refused)?;
+    if let Some(cache) = driver.cache() {
+        cache.keep_copy(ticket, key, record, replay.response());
+    }
+    Ok(replay)
 }
 
 /// Returns the time at which waiting ends: after at most half of the time that's left. If the last attempt finds the

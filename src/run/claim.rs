@@ -11,16 +11,15 @@ use crate::{
     key::StoredKey,
     observe,
     protocol::{Action, End, Event, Held, Refusal, State},
-    record::{Lock, Owner, Status},
+    record::{Owner, Status},
     run::{
-        driver::{Declined, Driver, Ending},
+        driver::{Declined, Driver, Ending, Way},
         handle::ClaimHandle,
         lease::Timing,
-        optimistic::Way,
         refusal::{fenced, not_released, unrecorded},
         replay::Replay,
-        response::{Copying, Verdict},
-        shadow::{Unclaimed, unclaimed_handle},
+        response::Verdict,
+        unenforced::Unenforced,
     },
     settings::Execution,
     store::OwnWrites,
@@ -41,12 +40,12 @@ pub struct Claim {
     handle: ClaimHandle,
     state: Box<State>,
     timing: Timing,
-    /// The record that the claim wrote. Set only if a copy of the settled record may be cached.
-    lock: Option<Box<Lock>>,
+    /// Whether a copy of the settled record may be cached.
+    is_copied: bool,
     /// Whether an extension found that the claim isn't held anymore.
     is_lost: bool,
-    /// Used instead of a claim while idempotency isn't enforced.
-    unclaimed: Option<Box<Unclaimed>>,
+    /// The right that's used instead of a claim while idempotency isn't enforced.
+    unenforced: Option<Box<Unenforced>>,
 }
 
 /// The result of beginning an operation with [`Operation::begin`](crate::Operation::begin), or with `begin_in` in your
@@ -58,6 +57,15 @@ pub enum Begun<R = Claim> {
     Claimed(R),
     /// The operation already has an outcome: answer with it.
     Replay(Replay),
+}
+
+impl<R> Begun<R> {
+    pub(super) fn map<T>(self, right: impl FnOnce(R) -> T) -> Begun<T> {
+        match self {
+            Self::Claimed(claim) => Begun::Claimed(right(claim)),
+            Self::Replay(replay) => Begun::Replay(replay),
+        }
+    }
 }
 
 /// How a claim was settled.
@@ -79,10 +87,10 @@ impl Claim {
         state: Box<State>,
         held: Held,
         timing: Timing,
-        lock: Option<Box<Lock>>,
+        is_copied: bool,
     ) -> Self {
         let handle = ClaimHandle::new(key, held);
-        Self { driver, handle, state, timing, lock, is_lost: false, unclaimed: None }
+        Self { driver, handle, state, timing, is_copied, is_lost: false, unenforced: None }
     }
 
     /// Returns a claim for code that runs while idempotency isn't enforced. It holds nothing; settling it succeeds.
@@ -93,30 +101,23 @@ impl Claim {
         invocation: &Invocation,
         way: Way,
     ) -> Self {
-        let unclaimed = Box::pin(Unclaimed::begin(driver, key, fingerprint, invocation, way)).await;
-        let timing = Timing::of(&driver.settings, driver.now(), invocation);
+        let right = Box::pin(Unenforced::begin(driver, key, fingerprint, invocation, way)).await;
+        let timing = *right.timing();
         Self {
             driver: driver.clone(),
-            handle: unclaimed_handle(driver, key, &timing),
+            handle: right.handle(),
             // This machine is never driven, so it holds no claim.
             state: driver.machine(Owner::from_bytes([0; 16]), fingerprint, invocation, &timing),
             timing,
-            lock: None,
+            is_copied: false,
             is_lost: false,
-            unclaimed: Some(Box::new(unclaimed)),
-        }
-    }
-
-    /// Concludes the [`Unclaimed`] that's used instead of a claim while idempotency isn't enforced.
-    pub(super) async fn conclude_unclaimed(&mut self, verdict: Verdict) {
-        if let Some(unclaimed) = self.unclaimed.take() {
-            unclaimed.conclude(verdict).await;
+            unenforced: Some(Box::new(right)),
         }
     }
 
     /// Whether nothing is claimed, because idempotency isn't enforced.
     pub(super) fn is_unenforced(&self) -> bool {
-        self.unclaimed.is_some()
+        self.unenforced.is_some()
     }
 
     /// Returns the handler's view of the claim.
@@ -203,10 +204,6 @@ impl Claim {
     ///
     /// Dropping the future leaves the key released, or the claim like one that was dropped.
     pub async fn release(mut self) -> Result<(), Error> {
-        if let Some(unclaimed) = self.unclaimed.take() {
-            unclaimed.conclude(Verdict::Release).await;
-            return Ok(());
-        }
         match self.settle(Verdict::Release).await {
             Ending { end: End::Recorded, .. } => Ok(()),
             Ending { end: End::Unrecorded(_), store_error, .. } => Err(not_released(self.key(), store_error)),
@@ -215,10 +212,6 @@ impl Claim {
     }
 
     async fn record(mut self, verdict: Verdict) -> Result<Settled, Error> {
-        if let Some(unclaimed) = self.unclaimed.take() {
-            unclaimed.conclude(verdict).await;
-            return Ok(Settled::Recorded);
-        }
         match self.settle(verdict).await {
             Ending { end: End::Recorded, .. } => Ok(Settled::Recorded),
             Ending { end: End::Superseded(record), .. } => {
@@ -252,10 +245,12 @@ impl Claim {
         verdict: Verdict,
         writes: Option<&OwnWrites>,
     ) -> Result<Ending, Declined> {
+        if let Some(right) = &mut self.unenforced {
+            return right.settle_with(verdict, writes).await;
+        }
         let status = verdict.status();
-        let copying = self.lock.as_deref().map_or(Copying::No, Copying::Over);
         let key = self.handle.key();
-        let ending = self.driver.settle(key, &mut self.state, verdict, writes, copying).await?;
+        let ending = self.driver.settle(key, &mut self.state, verdict, writes, self.is_copied).await?;
         self.report(&ending, status);
         Ok(ending)
     }
@@ -297,9 +292,9 @@ impl Claim {
         if until <= self.handle.lease_until() {
             return Ok(());
         }
-        if let Some(unclaimed) = &mut self.unclaimed {
+        if let Some(right) = &mut self.unenforced {
             self.handle.move_lease(until);
-            unclaimed.extend(until).await;
+            right.extend(until).await;
             return Ok(());
         }
         match self.extend_until(until).await {
@@ -318,9 +313,9 @@ impl Claim {
         let driven = self.driver.drive(key, &mut self.state, Event::Extend(until), &requests).await;
         match driven.action {
             Action::Extended(held) => {
-                self.handle.move_lease(held.lease_until);
+                self.handle.move_lease(held.lock.lease_until);
                 observe::extended(key, &held);
-                Extended::Until(held.lease_until)
+                Extended::Until(held.lock.lease_until)
             }
             Action::Lost => {
                 self.is_lost = true;
@@ -355,7 +350,7 @@ impl Drop for Claim {
         if self.state.held().is_some() {
             let (rules, held) = (self.driver.rules(), self.held());
             let frees_at = match rules.execution {
-                Execution::AtLeastOnce => Some(rules.claimable_at(held.lease_until)),
+                Execution::AtLeastOnce => Some(rules.claimable_at(held.lock.lease_until)),
                 Execution::AtMostOnce => None,
             };
             observe::abandoned(self.key(), &held, frees_at);

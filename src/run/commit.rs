@@ -9,14 +9,13 @@ use crate::{
     observe,
     protocol::{Decline, End},
     run::{
-        alone::{Alone, commit_alone},
         claim::{Claim, Settled},
         driver::Declined,
-        refusal::{declined, fenced, not_concluded},
+        refusal::{alone_in_doubt, declined, fenced, not_concluded},
         response::Verdict,
         staging::NO_TRANSACTIONS,
     },
-    store::{OwnWrites, StoreError, StoreErrorKind},
+    store::{StoreError, StoreErrorKind},
 };
 
 /// Why [`Claim::commit`] stored neither the outcome nor the writes.
@@ -155,11 +154,15 @@ impl Claim {
             return Err(NotCommitted { error, claim: Some(Box::new(self)), details: None });
         }
         let verdict = Verdict::complete(response);
-        if self.is_unenforced() {
-            return self.commit_unenforced(verdict, &writes).await;
-        }
         let ending = match self.settle_with(verdict, Some(&writes)).await {
             Ok(ending) => ending,
+            // Nothing fences the writes in doubt of a claim that holds nothing.
+            Err(Declined { store_error, is_in_doubt: true, .. }) if self.is_unenforced() => {
+                let error = alone_in_doubt(self.key(), store_error);
+                observe::not_committed(self.key(), &error, false);
+                let _ = self.settle(Verdict::Interrupted).await;
+                return Err(error.into());
+            }
             Err(Declined { why, details, store_error, is_in_doubt }) => {
                 let error = declined(self.key(), why, store_error, is_in_doubt);
                 observe::not_committed(self.key(), &error, is_in_doubt);
@@ -181,31 +184,5 @@ impl Claim {
             End::Fenced(_) => Err(fenced(key, ending.store_error).into()),
             end => Err(not_concluded(key, &end, ending.store_error, driver.now()).into()),
         }
-    }
-
-    /// Commits `writes` without a record, while idempotency isn't enforced.
-    async fn commit_unenforced(
-        mut self,
-        verdict: Verdict,
-        writes: &OwnWrites,
-    ) -> Result<Settled, NotCommitted> {
-        let limits = self.timing().limits;
-        let (error, details) = match commit_alone(self.driver(), self.key(), limits, writes).await {
-            Ok(Alone::Applied) => {
-                self.conclude_unclaimed(verdict).await;
-                return Ok(Settled::Recorded);
-            }
-            Ok(Alone::Declined(details)) => {
-                (declined(self.key(), Decline::Condition, None, false), Some(Details(details)))
-            }
-            Err(error) => (error, None),
-        };
-        observe::not_committed(self.key(), &error, false);
-        if error.kind() == ErrorKind::Unrecorded {
-            self.conclude_unclaimed(Verdict::Interrupted).await;
-            return Err(error.into());
-        }
-        // The caller gets the claim back, and may settle it in another way.
-        Err(NotCommitted { error, claim: Some(Box::new(self)), details })
     }
 }

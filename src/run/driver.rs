@@ -14,11 +14,13 @@ use crate::{
     future::BoxFuture,
     invocation::Invocation,
     key::StoredKey,
-    protocol::{Action, Decline, End, Event, Fault, Input, Plan, Refusal, Rules, State, refusal_for, step},
+    protocol::{
+        Action, Decline, End, Event, Fault, Held, Input, Plan, Refusal, Rules, State, refusal_for, step,
+    },
     record::{Owner, Record},
-    run::{brake::Brake, cache::LocalCache, lease::Timing, staging::NO_TRANSACTIONS},
+    run::{brake::Brake, cache::LocalCache, lease::Timing, refusal::Refused, staging::NO_TRANSACTIONS},
     settings::Settings,
-    store::{Cipher, CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{Cipher, CommitOutcome, OwnWrites, Put, PutOutcome, Store, StoreError, StoreErrorKind},
     time::{Clock, LaterClock, Timestamp},
 };
 
@@ -27,6 +29,16 @@ const FIRST_PAUSE: Duration = Duration::from_millis(25);
 /// An unused claim is released even if the time limit of the release has passed. The release then gets at least this
 /// long, if the deadline allows it.
 const LATE_RELEASE: Duration = Duration::from_millis(500);
+
+/// How operations are protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// A claim before the handler, and a settlement after it.
+    #[default]
+    Claimed,
+    /// At most one read before the handler, and one transaction with the handler's outcome and writes after it.
+    Optimistic { reads_first: bool },
+}
 
 /// Draws a claim's owner. Only simulations replace this function, so that their runs are repeatable.
 pub(crate) type OwnerSource = Arc<dyn Fn() -> Result<Owner, Error> + Send + Sync>;
@@ -62,19 +74,15 @@ pub(crate) struct Shared {
 
 /// Sends one operation's requests: to the store, or in the caller's transaction.
 pub(super) trait Requests: Sync {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>>;
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>>;
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>>;
 
-    /// Applies `write` together with the handler's own writes.
+    /// Sends `put` together with the handler's own writes.
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
+        put: &'a Put,
         submission: u32,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>>;
 
@@ -96,18 +104,28 @@ pub(super) struct Driven {
     pub(super) action: Action,
     /// The store's last error, if a request failed.
     pub(super) store_error: Option<StoreError>,
-    /// The last answered write, if it was applied.
-    pub(super) applied: Option<Write>,
+    /// The record of the last answered put, if it was applied.
+    applied: Option<Record>,
     /// The store's details about a failed condition of the handler's writes.
     details: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// Whether the handler may run.
+pub(super) enum Opened {
+    /// The key is claimed.
+    Claimed(Held),
+    /// The key is claimable, but not claimed.
+    Open,
+    /// The record has an outcome.
+    Recorded(Box<Record>),
 }
 
 /// How a settlement ended, and the store's last error.
 pub(super) struct Ending {
     pub(super) end: End,
     pub(super) store_error: Option<StoreError>,
-    /// The write that stored the outcome, if the outcome is recorded.
-    pub(super) applied: Option<Write>,
+    /// The record that stores the outcome, if a put of this run stored it.
+    pub(super) applied: Option<Record>,
 }
 
 /// A transaction whose last attempt wasn't applied. If there's a claim, the machine still holds it.
@@ -211,13 +229,13 @@ impl Driver {
             let (wall, now) = self.clock.read();
             let action = step(state, Input { now: if is_judging { wall } else { now }, event });
             let until = match &action {
-                Action::Apply(Write::Settle { .. }) if is_claiming => release_until(state, now),
+                Action::Put(Put::Mine { .. }) if is_claiming => release_until(state, now),
                 _ => state.call_until(now),
             };
             event = match action {
-                Action::Apply(write) => match self.in_time(now, until, requests.apply(key, &write)).await {
+                Action::Put(put) => match self.in_time(now, until, requests.put(key, &put)).await {
                     Ok(written) => {
-                        applied = (written == WriteOutcome::Applied).then_some(write);
+                        applied = (written == PutOutcome::Applied).then(|| put.into_record());
                         Event::Answered(written)
                     }
                     Err(error) if requests.end_with_an_error() => {
@@ -227,10 +245,10 @@ impl Driver {
                     }
                     Err(error) => failed(error, &mut store_error),
                 },
-                Action::Commit { write, submission } => {
-                    match self.in_time(now, until, requests.commit(key, &write, submission)).await {
+                Action::Commit { put, submission } => {
+                    match self.in_time(now, until, requests.commit(key, &put, submission)).await {
                         Ok(CommitOutcome::Answered(written)) => {
-                            applied = (written == WriteOutcome::Applied).then_some(write);
+                            applied = (written == PutOutcome::Applied).then(|| put.into_record());
                             Event::Answered(written)
                         }
                         Ok(CommitOutcome::Declined(why)) => {
@@ -260,6 +278,26 @@ impl Driver {
             }
             has_failed |= matches!(event, Event::Failed(_)) && until.is_none_or(|until| now < until);
         }
+    }
+
+    /// Drives the machine from `event`, which claims the key or looks at it, until the machine says whether the handler may
+    /// run.
+    pub(super) async fn open(
+        &self,
+        key: &StoredKey,
+        state: &mut State,
+        event: Event,
+        requests: &dyn Requests,
+    ) -> Result<Opened, Refused> {
+        let driven = self.drive(key, state, event, requests).await;
+        let refusal = match driven.action {
+            Action::Claimed(held) => return Ok(Opened::Claimed(held)),
+            Action::Open => return Ok(Opened::Open),
+            Action::Replay(record) => return Ok(Opened::Recorded(Box::new(record))),
+            Action::Refused(refusal) => refusal,
+            _ => Refusal::Unavailable,
+        };
+        Err(Refused::of(key, refusal, driven.store_error, state, self.now()))
     }
 
     /// Awaits `call` until the time `until`. After that, it drops the call and returns an ambiguous error.
@@ -300,12 +338,8 @@ impl Driven {
 }
 
 impl Requests for ToStore<'_> {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        self.store.apply(key, write)
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        self.store.put(key, put)
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
@@ -315,7 +349,7 @@ impl Requests for ToStore<'_> {
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
+        put: &'a Put,
         submission: u32,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move {
@@ -323,12 +357,11 @@ impl Requests for ToStore<'_> {
             let Some(transactions) = self.store.transactions() else {
                 return rejected(NO_TRANSACTIONS);
             };
-            let (Some(writes), Some((owner, generation))) = (self.writes, write.settled_as()) else {
-                return rejected("the transaction has no writes");
-            };
+            let Some(writes) = self.writes else { return rejected("the transaction has no writes") };
+            let Record { owner, generation, .. } = put.record();
             let token =
                 key.derive(&format!("transaction {submission} of {owner} in generation {generation}"));
-            transactions.commit(key, write, writes, &token).await
+            transactions.commit(key, put, writes, &token).await
         })
     }
 }

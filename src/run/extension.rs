@@ -18,13 +18,13 @@ pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Tim
     let Some(extension) = claim.timing().extension else { return pending().await };
     // Part of the lease has passed already: acquiring the claim took time. If an `on_declined` closure runs now, the
     // handler has run before it.
-    let due = extension.due(claim.held().lease_until);
+    let due = extension.due(claim.held().lock.lease_until);
     let mut wait = claim.driver().now().until(due);
     loop {
         let clock = claim.driver().clock();
         clock.sleep(wait).await;
         let until = extension.lease_from(clock.now());
-        if until <= claim.held().lease_until {
+        if until <= claim.held().lock.lease_until {
             // The lease already ends as late as the deadline allows, or the clock was set back. So don't extend it.
             return pending().await;
         }

@@ -5,7 +5,12 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use crate::{key::StoredKey, protocol::Held, record::Generation, time::Timestamp};
+use crate::{
+    key::StoredKey,
+    protocol::Held,
+    record::{Generation, Lock},
+    time::Timestamp,
+};
 
 /// A handler's view of the claim that it runs under; see [`current`](crate::current).
 #[derive(Clone, Debug)]
@@ -24,7 +29,7 @@ struct Claimed {
 
 impl ClaimHandle {
     pub(super) fn new(key: StoredKey, held: Held) -> Self {
-        let lease_until = AtomicU64::new(held.lease_until.as_millis());
+        let lease_until = AtomicU64::new(held.lock.lease_until.as_millis());
         Self { claim: Arc::new(Claimed { key, held, lease_until }) }
     }
 
@@ -35,20 +40,20 @@ impl ClaimHandle {
 
     /// How many claims this operation has had, this one included: 1 on a first run.
     pub fn attempt(&self) -> u32 {
-        self.claim.held.attempt
+        self.claim.held.lock.attempt
     }
 
     /// Whether an earlier attempt ended without an answer, so that it may have had effects: its process was
     /// killed or frozen, or its handler panicked, was dropped or was cut off. Later attempts don't reset this,
     /// even if one of them released the key.
     pub fn is_takeover(&self) -> bool {
-        self.claim.held.is_takeover
+        self.claim.held.lock.interrupted
     }
 
     /// The fencing token: it grows with every claim of the key. A system that the handler writes to can
     /// remember the highest generation it has seen, and refuse lower ones.
     pub fn generation(&self) -> Generation {
-        self.claim.held.generation
+        self.claim.held.lock.generation
     }
 
     /// When the lease ends. An extension moves it.
@@ -66,7 +71,8 @@ impl ClaimHandle {
 
     /// The claim with its current lease.
     pub(super) fn held(&self) -> Held {
-        Held { lease_until: self.lease_until(), ..self.claim.held.clone() }
+        let Held { lock, is_recovered } = self.claim.held.clone();
+        Held { lock: Lock { lease_until: self.lease_until(), ..lock }, is_recovered }
     }
 
     pub(super) fn move_lease(&self, until: Timestamp) {

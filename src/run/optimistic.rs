@@ -6,28 +6,19 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     observe,
-    protocol::{Action, End, Event, Refusal, State},
+    protocol::{End, Event, State},
     run::{
+        begin::replayed,
+        claim::Begun,
         context::refuse_within_itself,
-        driver::{Declined, Driver, Ending},
+        driver::{Declined, Driver, Ending, Opened},
         lease::Timing,
-        refusal::{Refused, RefusedBy},
-        replay::Replay,
-        response::{Copying, Verdict},
+        refusal::Refused,
+        response::Verdict,
     },
     store::OwnWrites,
     time::{Stopwatch, Timestamp},
 };
-
-/// How operations are protected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// A claim before the handler, and a settlement after it.
-    #[default]
-    Claimed,
-    /// At most one read before the handler, and one transaction with the handler's outcome and writes after it.
-    Optimistic { reads_first: bool },
-}
 
 /// An operation that runs without a claim.
 pub(super) struct Optimistic {
@@ -39,14 +30,6 @@ pub(super) struct Optimistic {
     is_copied: bool,
 }
 
-/// The result of [`Optimistic::begin`].
-pub(super) enum Looked {
-    /// The key is claimable, or the record wasn't read.
-    Free(Optimistic),
-    /// The recorded outcome.
-    Replay(Replay),
-}
-
 impl Optimistic {
     /// Starts an operation without a claim, or finds its outcome. Sends no request if `reads_first` is false.
     pub(super) async fn begin(
@@ -55,7 +38,7 @@ impl Optimistic {
         fingerprint: Fingerprint,
         invocation: &Invocation,
         reads_first: bool,
-    ) -> Result<Looked, Refused> {
+    ) -> Result<Begun<Self>, Refused> {
         let reported = |error: Error| Refused::from(error).reported(key);
         refuse_within_itself(key).map_err(reported)?;
         let (stopwatch, now) = (Stopwatch::start(), driver.now());
@@ -63,7 +46,7 @@ impl Optimistic {
             driver.cache().and_then(|cache| cache.recall(&driver.rules(), key, fingerprint, now))
         {
             observe::asked(stopwatch);
-            return answer.map(Looked::Replay).map_err(|refused| refused.reported(key));
+            return answer.map(Begun::Replay).map_err(|refused| refused.reported(key));
         }
         let ticket = driver.cache().and_then(|cache| cache.ticket_in(invocation));
         // Without a claim, there's no lease that could be extended or could expire.
@@ -77,25 +60,18 @@ impl Optimistic {
             is_copied: ticket.is_some(),
         };
         if !reads_first {
-            return Ok(Looked::Free(it));
+            return Ok(Begun::Claimed(it));
         }
         let requests = driver.to_store(None);
-        let driven = driver.drive(key, &mut it.state, Event::Look, &requests).await;
+        let opened = driver.open(key, &mut it.state, Event::Look, &requests).await;
         observe::asked(stopwatch);
-        let refusal = match driven.action {
-            Action::Open => return Ok(Looked::Free(it)),
-            Action::Replay(record) => {
-                let refused = |error| Refused { error, by: RefusedBy::Outcome }.reported(key);
-                let replay = driver.replay(key, &record, timing.limits.answer_by).await.map_err(refused)?;
-                if let Some(cache) = driver.cache() {
-                    cache.keep_copy(ticket, key, &record, replay.response());
-                }
-                return Ok(Looked::Replay(replay));
+        match opened.map_err(|refused| refused.reported(key))? {
+            Opened::Open | Opened::Claimed(_) => Ok(Begun::Claimed(it)),
+            Opened::Recorded(record) => {
+                let replay = replayed(driver, key, &record, ticket, timing.limits.answer_by).await;
+                replay.map(Begun::Replay).map_err(|refused| refused.reported(key))
             }
-            Action::Refused(refusal) => refusal,
-            _ => Refusal::Unavailable,
-        };
-        Err(Refused::of(key, refusal, driven.store_error, &it.state, driver.now()).reported(key))
+        }
     }
 
     pub(super) fn key(&self) -> &StoredKey {
@@ -128,8 +104,7 @@ impl Optimistic {
         writes: Option<&OwnWrites>,
     ) -> Result<Ending, Declined> {
         let is_put = !verdict.is_without_outcome();
-        let copying = if self.is_copied { Copying::Put } else { Copying::No };
-        let ending = self.driver.settle(&self.key, &mut self.state, verdict, writes, copying).await?;
+        let ending = self.driver.settle(&self.key, &mut self.state, verdict, writes, self.is_copied).await?;
         match &ending.end {
             End::Recorded if is_put => observe::concluded(&self.key),
             End::Superseded(_) => observe::outrun(&self.key),

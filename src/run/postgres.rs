@@ -26,18 +26,17 @@ use crate::{
     run::{
         claim::{Begun, Settled},
         context::refuse_within_itself,
-        driver::{Driver, Requests},
+        driver::{Driver, Opened, Requests, Way},
         lease::Timing,
-        optimistic::Way,
         refusal::{
             Refused, RefusedBy, cut_off_unclaimed, not_committed, not_concluded, refusal_error, unresolved,
         },
         response::Verdict,
-        shadow::Unclaimed,
+        unenforced::Unenforced,
         watch::{CutOff, Ended, watch},
     },
     store::{
-        CommitOutcome, StoreError, StoreErrorKind, Write, WriteOutcome,
+        CommitOutcome, Put, PutOutcome, StoreError, StoreErrorKind,
         postgres::{PostgresStore, tokio_postgres::Transaction},
     },
     time::Timestamp,
@@ -57,8 +56,8 @@ pub struct InTransaction<'t> {
     key: StoredKey,
     state: Box<State>,
     records: Records<'t>,
-    /// Used instead of the record while idempotency isn't enforced.
-    unclaimed: Option<Box<Unclaimed>>,
+    /// The right that's used instead of the record while idempotency isn't enforced.
+    unenforced: Option<Box<Unenforced>>,
 }
 
 /// The store's records in the caller's transaction.
@@ -78,14 +77,10 @@ impl<'t> Records<'t> {
 }
 
 impl Requests for Records<'_> {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         Box::pin(async move {
             let since = self.began.get().copied();
-            let written = self.store.apply_since(self.transaction, key, write, since).await?;
+            let written = self.store.put_since(self.transaction, key, put, since).await?;
             written.ok_or_else(|| {
                 self.has_ended.store(true, Ordering::Relaxed);
                 StoreError::new(StoreErrorKind::Rejected, "the operation's transaction has ended")
@@ -104,7 +99,7 @@ impl Requests for Records<'_> {
     fn commit<'a>(
         &'a self,
         _: &'a StoredKey,
-        _: &'a Write,
+        _: &'a Put,
         _: u32,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         let error = StoreError::new(StoreErrorKind::Rejected, "the caller commits this transaction");
@@ -133,27 +128,23 @@ impl<'t> InTransaction<'t> {
             // Shadow mode sends its requests outside the transaction, since a failed statement would abort the
             // transaction.
             let way = Way::Optimistic { reads_first: true };
-            let beginning = Box::pin(Unclaimed::begin(driver, &key, fingerprint, invocation, way));
-            let (driver, unclaimed) = (driver.clone(), Some(Box::new(beginning.await)));
-            return Ok(Begun::Claimed(Self { driver, key, state, records, unclaimed }));
+            let beginning = Box::pin(Unenforced::begin(driver, &key, fingerprint, invocation, way));
+            let (driver, unenforced) = (driver.clone(), Some(Box::new(beginning.await)));
+            return Ok(Begun::Claimed(Self { driver, key, state, records, unenforced }));
         }
         // The lock can't refuse an operation that begins inside itself: a transaction may take its own lock again.
         refuse_within_itself(&key)?;
-        let driven = driver.drive(&key, &mut state, Event::Look, &records).await;
-        let refusal = match driven.action {
-            Action::Open => {
+        match driver.open(&key, &mut state, Event::Look, &records).await? {
+            Opened::Open | Opened::Claimed(_) => {
                 let driver = driver.clone();
-                return Ok(Begun::Claimed(Self { driver, key, state, records, unclaimed: None }));
+                Ok(Begun::Claimed(Self { driver, key, state, records, unenforced: None }))
             }
-            Action::Replay(record) => {
+            Opened::Recorded(record) => {
                 let refused = |error| Refused { error, by: RefusedBy::Outcome };
-                let replay = driver.replay(&key, &record, timing.limits.answer_by).await.map_err(refused)?;
-                return Ok(Begun::Replay(replay));
+                let replay = driver.replay(&key, &record, timing.limits.answer_by).await;
+                replay.map(Begun::Replay).map_err(refused)
             }
-            Action::Refused(refusal) => refusal,
-            _ => Refusal::Unavailable,
-        };
-        Err(Refused::of(&key, refusal, driven.store_error, &state, driver.now()))
+        }
     }
 
     /// The owner of the record that [`complete`](Self::complete) puts into the transaction.
@@ -196,15 +187,15 @@ impl<'t> InTransaction<'t> {
         self.settle(Verdict::Fail(Some(failure.into()))).await
     }
 
-    /// Takes the [`Unclaimed`] that's used instead of the record while idempotency isn't enforced. The caller concludes
-    /// it once the transaction has ended.
-    pub(crate) fn take_unclaimed(&mut self) -> Option<Box<Unclaimed>> {
-        self.unclaimed.take()
+    /// Takes the right that's used instead of the record while idempotency isn't enforced. The caller settles it once the
+    /// transaction has ended.
+    pub(crate) fn take_unenforced(&mut self) -> Option<Box<Unenforced>> {
+        self.unenforced.take()
     }
 
     pub(crate) async fn settle(mut self, verdict: Verdict) -> Result<Settled, Error> {
-        if let Some(unclaimed) = self.unclaimed.take() {
-            unclaimed.conclude(verdict).await;
+        if let Some(mut right) = self.unenforced.take() {
+            right.conclude(verdict).await;
             return Ok(Settled::Recorded);
         }
         let (driver, key) = (&self.driver, &self.key);

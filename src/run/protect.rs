@@ -1,15 +1,11 @@
 //! Claims the key, runs the handler and settles the claim: the core of every wrapper.
 
-mod unenforced;
-
 use std::{
     any::Any,
     future::{Future, Ready, ready},
     panic::resume_unwind,
     time::Duration,
 };
-
-use unenforced::unenforced;
 
 use crate::{
     error::{Error, ErrorKind, RecordedFailure},
@@ -19,21 +15,19 @@ use crate::{
     key::StoredKey,
     observe,
     protocol::{Decline, End, Refusal},
-    record::{Generation, Status},
+    record::Status,
     run::{
-        begin::begin,
         brake::Passage,
-        claim::{Begun, Claim},
+        claim::Begun,
         context::{OperationContext, Running, refusals_around, within},
-        driver::{Declined, Driver, Ending},
-        extension::keep,
-        handle::ClaimHandle,
-        optimistic::{Looked, Optimistic, Way},
+        driver::{Declined, Driver, Ending, Way},
         refusal::{
-            self, Refused, RefusedBy, declined, not_concluded, refusal_error, unresolved, wrong_closure_type,
+            self, RefusedBy, alone_in_doubt, declined, not_concluded, refusal_error, unresolved,
+            wrong_closure_type,
         },
         replay::Replay,
         response::Verdict,
+        right::Right,
         staging::{AnyAnswer, OnDeclined, Staging},
         watch::{CutOff, Ended, watch},
     },
@@ -76,21 +70,20 @@ impl From<Error> for Stopped {
     }
 }
 
-/// The right that a handler runs under.
-enum Right {
-    Claim(Claim),
-    Optimistic(Optimistic),
-}
-
-/// The right to run, or the recorded outcome.
-enum Allowed {
-    Run(Right),
+/// What a delivery may do.
+enum Entry {
+    /// Run the handler under this right.
+    Run(Box<(Right, Staging, OperationContext)>),
+    /// Run the handler without one, since the store failed and the settings allow that.
+    Unprotected(OperationContext),
     Replay(Replay),
 }
 
-/// How a handler's result was settled.
-enum Finished<U> {
-    Answered(Result<Protected<U>, Error>),
+/// How a handler's result was settled, and so which answer counts.
+enum Finished {
+    Ran,
+    RanUnrecorded,
+    Replayed(Replay),
     /// The last attempt to commit the handler's writes failed.
     NotCommitted(Declined),
 }
@@ -155,50 +148,23 @@ where
     Fut: Future<Output = T>,
     Again: Future<Output = T>,
 {
-    if !driver.settings.is_enforced() {
-        return Box::pin(unenforced(driver, target, handler, judge, again))
-            .await
-            .map(Protected::RanUnrecorded);
-    }
-    let Target { key, fingerprint, invocation, cut_off: latest, way } = target;
-    let driver = &driver.begun(&invocation);
-    let passage = driver.settings.fail_open.then(|| driver.shared.brake.enter(&key));
-    let allowed = allowed(driver, &key, fingerprint, &invocation, way).await;
-    // If the store failed, or no time was left to ask it, nothing is known of the key. In each other case, the key has a
-    // record, or runs now.
-    let is_known = allowed.as_ref().err().is_none_or(|refused| {
-        let is_by_store = matches!(refused.by, RefusedBy::Store | RefusedBy::StoreTooLate);
-        !is_by_store && refused.error.kind() != ErrorKind::Unavailable
-    });
-    if let Some(passage) = passage.as_ref().filter(|_| is_known) {
-        passage.knows_the_key();
-    }
-    let mut right = match allowed {
-        Ok(Allowed::Run(right)) => right,
-        Ok(Allowed::Replay(replay)) => return Ok(Protected::Replayed(replay)),
-        Err(refused)
-            if refused.by == RefusedBy::Store
-                && passage.as_ref().is_some_and(Passage::may_run_unprotected) =>
-        {
-            observe::unprotected("store failure");
-            let context = OperationContext::unprotected(invocation);
+    let (key, latest) = (target.key.clone(), target.cut_off);
+    let driver = &driver.begun(&target.invocation);
+    let counts = driver.settings.fail_open && driver.settings.is_enforced();
+    // Until the delivery ends, this process knows of it.
+    let passage = counts.then(|| driver.shared.brake.enter(&key));
+    let (mut right, staging, context) = match Box::pin(enter(driver, target, passage.as_ref())).await? {
+        Entry::Run(entered) => *entered,
+        Entry::Replay(replay) => return Ok(Protected::Replayed(replay)),
+        Entry::Unprotected(context) => {
             let refusals = context.refusals.clone();
             let running = Box::pin(within(context, async {
                 judged(driver, &key, &mut judge, handler().await, &refusals).1
             }));
             return unclaimed(driver.clock(), running).await.map(Protected::RanUnrecorded);
         }
-        Err(refused) => return Err(refused.error.into()),
     };
-    let staging = Staging::new(driver.store().clone(), key.clone());
-    let refusals = Refusals::inside(refusals_around(&invocation));
-    let context = OperationContext {
-        invocation,
-        claim: right.handle(),
-        staging: Some(staging.clone()),
-        refusals: refusals.clone(),
-        running: Some(Running::inside(key.clone())),
-    };
+    let refusals = context.refusals.clone();
     // Judging the result, such as serialising it, runs the user's code too, and may panic. So it's part of the watched
     // future. That future is boxed, since every future that contains it would otherwise reserve its size again.
     let running = Box::pin(within(context.clone(), async {
@@ -216,12 +182,15 @@ where
             (Ended::Returned(Ok(judged)), _) => judged,
             (Ended::Returned(Err(error)), _) => {
                 let why = "a condition of the handler's writes failed";
-                return Box::pin(give_up(driver, right, &refusals, why, error)).await;
+                return Box::pin(give_up(driver, right, &refusals, why, error))
+                    .await
+                    .map(Protected::Replayed);
             }
             // The handler has run, and only its `on_declined` closure didn't begin. So under at-most-once, the handler
             // must not run again.
             (Ended::NotBegun, Some(error)) => {
-                return Box::pin(give_up(driver, right, &refusals, NOT_APPLIED, error)).await;
+                let given_up = Box::pin(give_up(driver, right, &refusals, NOT_APPLIED, error));
+                return given_up.await.map(Protected::Replayed);
             }
             (Ended::Panicked(payload), _) => {
                 observe::panicked(&key, right.generation());
@@ -236,19 +205,25 @@ where
             (Ended::NotBegun, None) => return Err(Box::pin(release_unrun(driver, right)).await.into()),
         };
         // Boxed like the handler's future, since the settlement's future is the largest one here.
-        let finishing = Box::pin(finish(driver, &mut right, answer, verdict, staged.writes));
-        let declined_by = match finishing.await {
-            Finished::Answered(answered) => return Ok(answered?),
+        let declined_by = match Box::pin(finish(driver, &mut right, verdict, staged.writes)).await? {
+            Finished::Ran => return Ok(Protected::Ran(answer)),
+            Finished::RanUnrecorded => return Ok(Protected::RanUnrecorded(answer)),
+            Finished::Replayed(replay) => return Ok(Protected::Replayed(replay)),
             Finished::NotCommitted(declined_by) => declined_by,
         };
         let Declined { why, details, store_error, is_in_doubt } = declined_by;
-        // The caller gets this error only if the next settlement has fenced every attempt at the transaction. So the
-        // error never says that the transaction is in doubt.
-        let error = declined(&key, why, store_error, false);
-        observe::not_committed(&key, &error, is_in_doubt);
+        let error = match right {
+            // No settlement fences the attempt that's in doubt.
+            Right::Unenforced(_) if is_in_doubt => alone_in_doubt(&key, store_error),
+            // The caller gets this error only if the next settlement has fenced every attempt at the transaction. So
+            // the error never says that the transaction is in doubt.
+            _ => declined(&key, why, store_error, false),
+        };
+        observe::not_committed(&key, &error, is_in_doubt && !matches!(right, Right::Unenforced(_)));
         let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
         else {
-            return Box::pin(give_up(driver, right, &refusals, NOT_APPLIED, error)).await;
+            let given_up = Box::pin(give_up(driver, right, &refusals, NOT_APPLIED, error));
+            return given_up.await.map(Protected::Replayed);
         };
         declined_error = Some(error);
         staging.reopen();
@@ -259,42 +234,59 @@ where
     }
 }
 
-/// Returns the right to run, with or without a claim, or the recorded outcome.
-async fn allowed(
-    driver: &Driver,
-    key: &StoredKey,
-    fingerprint: Fingerprint,
-    invocation: &Invocation,
-    way: Way,
-) -> Result<Allowed, Refused> {
-    Ok(match way {
-        Way::Claimed => match begin(driver, key, fingerprint, invocation).await? {
-            Begun::Claimed(claim) => Allowed::Run(Right::Claim(claim)),
-            Begun::Replay(replay) => Allowed::Replay(replay),
-        },
-        Way::Optimistic { reads_first } => {
-            match Optimistic::begin(driver, key, fingerprint, invocation, reads_first).await? {
-                Looked::Free(optimistic) => Allowed::Run(Right::Optimistic(optimistic)),
-                Looked::Replay(replay) => Allowed::Replay(replay),
-            }
+// The functions below name no type of the user's, so that they're compiled only once.
+
+/// Decides what a delivery may do.
+async fn enter(driver: &Driver, target: Target, passage: Option<&Passage<'_>>) -> Result<Entry, Stopped> {
+    let Target { key, fingerprint, invocation, cut_off: _, way } = target;
+    let begun = Right::begin(driver, &key, fingerprint, &invocation, way).await;
+    // If the store failed, or no time was left to ask it, nothing is known of the key. In each other case, the key has a
+    // record, or runs now.
+    let is_known = begun.as_ref().err().is_none_or(|refused| {
+        let is_by_store = matches!(refused.by, RefusedBy::Store | RefusedBy::StoreTooLate);
+        !is_by_store && refused.error.kind() != ErrorKind::Unavailable
+    });
+    if let Some(passage) = passage.filter(|_| is_known) {
+        passage.knows_the_key();
+    }
+    let right = match begun {
+        Ok(Begun::Claimed(right)) => right,
+        Ok(Begun::Replay(replay)) => return Ok(Entry::Replay(replay)),
+        Err(refused)
+            if refused.by == RefusedBy::Store && passage.is_some_and(Passage::may_run_unprotected) =>
+        {
+            observe::unprotected("store failure");
+            return Ok(Entry::Unprotected(OperationContext::unprotected(invocation)));
         }
-    })
+        Err(refused) => return Err(refused.error.into()),
+    };
+    let staging = Staging::new(driver.store().clone(), key.clone());
+    let refusals = Refusals::inside(refusals_around(&invocation));
+    let context = OperationContext {
+        invocation,
+        claim: right.handle(way),
+        staging: Some(staging.clone()),
+        refusals,
+        running: Some(Running::inside(key)),
+    };
+    Ok(Entry::Run(Box::new((right, staging, context))))
 }
 
 /// Gives up on an operation: its writes weren't applied, and no `on_declined` closure gave an answer. Settles the
 /// operation as if the handler had returned an error. Callers box the future, so that no other path reserves its size.
-async fn give_up<U>(
+async fn give_up(
     driver: &Driver,
     mut right: Right,
     refusals: &Refusals,
     message: &str,
     error: Error,
-) -> Result<Protected<U>, Stopped> {
+) -> Result<Replay, Stopped> {
     // A transient store failure isn't an outcome of the operation, even if the settings record errors: the
     // caller should retry. Under at-most-once, the failure is recorded anyway, since the handler has run.
     let passes = error.kind() == ErrorKind::Unavailable;
-    let verdict = match driver.settings.execution {
-        Execution::AtLeastOnce if passes => Verdict::Release,
+    let verdict = match (&right, driver.settings.execution) {
+        (Right::Unenforced(_), _) if passes || error.kind() == ErrorKind::Unrecorded => Verdict::Interrupted,
+        (_, Execution::AtLeastOnce) if passes => Verdict::Release,
         _ => failure(driver, right.key(), refusals, "Declined", message),
     };
     let settled = right.settle_with(verdict, None).await;
@@ -302,9 +294,9 @@ async fn give_up<U>(
     match settled {
         // The record has a successor's outcome, or the outcome of an earlier attempt of the same transaction
         // that was applied after all.
-        Ok(Ending { end: End::Superseded(record), .. }) => Ok(Protected::Replayed(
-            driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await?,
-        )),
+        Ok(Ending { end: End::Superseded(record), .. }) => {
+            Ok(driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await?)
+        }
         // No settlement is known to be stored, so nothing fences an earlier attempt that may still be on its way.
         Ok(Ending { end: End::Unresolved(until), store_error, .. }) => {
             Err(unresolved(key, until, store_error, driver.now()).into())
@@ -428,13 +420,12 @@ pub(crate) async fn until<T>(
 }
 
 /// Settles as the verdict says. If the verdict is a success, the writes that the handler staged are committed too.
-async fn finish<U>(
+async fn finish(
     driver: &Driver,
     right: &mut Right,
-    answer: U,
     verdict: Verdict,
     writes: Option<Box<OwnWrites>>,
-) -> Finished<U> {
+) -> Result<Finished, Error> {
     let writes = writes.as_deref().filter(|_| verdict.is_success());
     let is_released = verdict.is_without_outcome();
     // If the handler ran under a claim and has no transaction, its effects have happened, whether or not the record is
@@ -442,24 +433,25 @@ async fn finish<U>(
     let has_happened = writes.is_none() && matches!(right, Right::Claim(_));
     let ending = match right.settle_with(verdict, writes).await {
         Ok(ending) => ending,
-        Err(declined) => return Finished::NotCommitted(declined),
+        Err(declined) => return Ok(Finished::NotCommitted(declined)),
     };
     let (key, answer_by) = (right.key(), right.answer_by());
-    Finished::Answered(match ending.end {
+    match ending.end {
         // A release records no outcome, so the handler's own answer is the only one. The exception: the handler's
         // declined transaction was applied after all, or may still be applied.
+        _ if matches!(right, Right::Unenforced(_)) => Ok(Finished::RanUnrecorded),
         ref end if is_released && !matches!(end, End::Superseded(_) | End::Unresolved(_)) => {
-            Ok(Protected::Ran(answer))
+            Ok(Finished::Ran)
         }
-        End::Recorded => Ok(Protected::Ran(answer)),
+        End::Recorded => Ok(Finished::Ran),
         // The effects have happened, and an error would guarantee a second run.
-        End::Unrecorded(_) | End::NotCommitted(_) if has_happened => Ok(Protected::RanUnrecorded(answer)),
+        End::Unrecorded(_) | End::NotCommitted(_) if has_happened => Ok(Finished::RanUnrecorded),
         End::Superseded(record) => {
             let outcome = driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
-            outcome.map(Protected::Replayed)
+            outcome.map(Finished::Replayed)
         }
         end => Err(not_concluded(key, &end, ending.store_error, driver.now())),
-    })
+    }
 }
 
 /// Releases the claim of a process that was frozen between its claim and its handler. Nothing ran, so the
@@ -483,7 +475,7 @@ async fn is_replaced(driver: &Driver, right: &Right) -> bool {
     let found = driver.in_time(now, Some(until), driver.store().read(right.key())).await;
     let held = claim.held();
     matches!(found, Ok(Some(record)) if record.status() != Status::Started
-        || (record.owner, record.generation) != (held.owner, held.generation))
+        || (record.owner, record.generation) != (held.lock.owner, held.lock.generation))
 }
 
 /// Reports a handler that was cut off, and returns the caller's error.
@@ -497,84 +489,10 @@ fn cut_off(driver: &Driver, right: &Right, is_replaced: bool) -> Error {
     observe::cut_off(key, right.generation(), now);
     match right {
         Right::Claim(claim) => {
-            let until = driver.rules().claimable_at(claim.held().lease_until);
+            let until = driver.rules().claimable_at(claim.held().lock.lease_until);
             refusal::cut_off(key, driver.settings.execution, until, is_replaced, now)
         }
         Right::Optimistic(it) if it.is_in_doubt() => unresolved(key, None, None, now),
-        Right::Optimistic(_) => refusal::cut_off_unclaimed(key),
-    }
-}
-
-impl Right {
-    fn handle(&self) -> Option<ClaimHandle> {
-        match self {
-            Self::Claim(claim) => Some(claim.handle()),
-            Self::Optimistic(_) => None,
-        }
-    }
-
-    fn answer_by(&self) -> Option<Timestamp> {
-        match self {
-            Self::Claim(claim) => claim.answer_by(),
-            Self::Optimistic(it) => it.answer_by(),
-        }
-    }
-
-    fn key(&self) -> &StoredKey {
-        match self {
-            Self::Claim(claim) => claim.key(),
-            Self::Optimistic(it) => it.key(),
-        }
-    }
-
-    /// The claim's generation, if there's a claim.
-    fn generation(&self) -> Option<Generation> {
-        match self {
-            Self::Claim(claim) => Some(claim.held().generation),
-            Self::Optimistic(_) => None,
-        }
-    }
-
-    /// Polls the handler until its time is over, and extends the claim's lease while the handler runs.
-    async fn watch<T>(
-        &mut self,
-        clock: &dyn Clock,
-        latest: Option<Timestamp>,
-        running: impl Future<Output = T>,
-    ) -> Ended<T> {
-        let at = match self {
-            Self::Claim(claim) => claim.timing().cut_off_under(claim.held().lease_until),
-            Self::Optimistic(it) => it.cut_off(),
-        };
-        let at = latest.map_or(at, |latest| latest.min(at));
-        let cut_off = match self {
-            Self::Claim(claim) if !claim.driver().settings.cut_off => CutOff::before_start(at),
-            _ => CutOff::at(Some(at)),
-        };
-        match self {
-            Self::Claim(claim) if claim.timing().is_extended() => {
-                let keeping = Box::pin(keep(claim, &cut_off, latest));
-                watch(running, clock, &cut_off, Some(keeping)).await
-            }
-            _ => watch(running, clock, &cut_off, None).await,
-        }
-    }
-
-    /// Reports a run without a claim. A run under a claim was reported when the key was claimed.
-    fn report_run<T>(&self, ended: &Ended<T>) {
-        if let (Self::Optimistic(it), Ended::Returned(_) | Ended::Panicked(_)) = (self, ended) {
-            observe::ran_optimistically(it.key());
-        }
-    }
-
-    async fn settle_with(
-        &mut self,
-        verdict: Verdict,
-        writes: Option<&OwnWrites>,
-    ) -> Result<Ending, Declined> {
-        match self {
-            Self::Claim(claim) => claim.settle_with(verdict, writes).await,
-            Self::Optimistic(it) => it.settle_with(verdict, writes).await,
-        }
+        Right::Optimistic(_) | Right::Unenforced(_) => refusal::cut_off_unclaimed(key),
     }
 }

@@ -11,13 +11,13 @@ use crate::{
     observe,
     outcome::{Outcome, Place, StoredResponse, is_key_id},
     protocol::{Event, Intent, State},
-    record::{Lock, Owner, Record, Status},
+    record::{Owner, Record, Status},
     run::{
         driver::{Declined, Driver, Ending, pause},
         refusal::{store_error, unread_successor},
         replay::{Replay, outcome_of},
     },
-    store::{OwnWrites, StoreError, StoreErrorKind, Write},
+    store::{OwnWrites, StoreError, StoreErrorKind},
     time::{Stopwatch, Timestamp},
 };
 
@@ -36,16 +36,6 @@ pub(crate) enum Verdict {
     Interrupted,
     /// The handler's process ended without an answer: the claim's lease ends soon.
     Dead,
-}
-
-/// Whether a copy of the settled record may be cached, and what the copy is made from.
-#[derive(Clone, Copy)]
-pub(super) enum Copying<'a> {
-    No,
-    /// A copy may be cached; it's made from the write alone.
-    Put,
-    /// A copy may be cached; it's made from the claim's record and the write.
-    Over(&'a Lock),
 }
 
 impl Verdict {
@@ -127,12 +117,9 @@ impl Driver {
         state: &mut State,
         verdict: Verdict,
         writes: Option<&OwnWrites>,
-        copying: Copying<'_>,
+        is_copied: bool,
     ) -> Result<Ending, Declined> {
-        let response = match copying {
-            Copying::No => None,
-            Copying::Put | Copying::Over(_) => verdict.response().cloned(),
-        };
+        let response = verdict.response().filter(|_| is_copied).cloned();
         let until = self.prepare_until(state);
         let intent = self.intent(key, state, verdict, until).await;
         let intent = if writes.is_some() { intent.committed() } else { intent };
@@ -141,17 +128,8 @@ impl Driver {
         let driven = self.drive(key, state, Event::Settle(intent), &self.to_store(writes)).await;
         observe::settling_ended(stopwatch);
         let mut ending = driven.settled(state)?;
-        // Caches the record that's now stored: the claim's record after `Write::apply_to`. If the claim was lost, the
-        // machine may have claimed the key again to record the outcome. The write then doesn't apply to the first
-        // claim's record, and nothing is cached.
-        if let (Some(response), Some(settled)) = (response, ending.applied.take()) {
-            let lock = match copying {
-                Copying::Over(lock) => Some(lock),
-                Copying::No | Copying::Put => None,
-            };
-            if let (Some(cache), Some(record)) = (self.cache(), left_by(settled, lock)) {
-                cache.keep_copy(ticket, key, &record, &response);
-            }
+        if let (Some(response), Some(record), Some(cache)) = (response, ending.applied.take(), self.cache()) {
+            cache.keep_copy(ticket, key, &record, &response);
         }
         Ok(ending)
     }
@@ -408,13 +386,5 @@ impl Driver {
             ErrorKind::Unavailable => unread_successor(key, unreadable, error),
             _ => error,
         })
-    }
-}
-
-/// Returns the record that `write` leaves. If there was a claim, `lock` is its record, to which `write` is applied.
-fn left_by(write: Write, lock: Option<&Lock>) -> Option<Record> {
-    match write {
-        Write::Conclude { record, .. } => Some(record),
-        write => write.apply_to(Some(&lock?.clone().into())),
     }
 }

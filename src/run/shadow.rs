@@ -6,7 +6,10 @@
 //! request. Once the handler has ended, the requests to the store get [`MOST`] in total. Requests that aren't
 //! answered by then are dropped and counted as failed.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use crate::{
     error::ErrorKind,
@@ -16,17 +19,15 @@ use crate::{
     key::StoredKey,
     observe::{self, Would},
     outcome::Outcome,
-    protocol::{Action, End, Event, Held, Refusal, State},
-    record::{Generation, Owner, Record},
+    protocol::{Action, End, Event, Refusal, State},
+    record::Record,
     run::{
         context::refuse_within_itself,
-        driver::Driver,
-        handle::ClaimHandle,
+        driver::{Driver, Way},
         lease::Timing,
-        optimistic::Way,
         refusal::{Refused, RefusedBy},
         replay::outcome_of,
-        response::{Copying, Verdict},
+        response::Verdict,
         watch::{CutOff, Ended, watch},
     },
     settings::Mode,
@@ -38,7 +39,7 @@ use crate::{
 const MOST: Duration = Duration::from_millis(100);
 
 /// The state of the key in the shadow's namespace.
-pub(super) enum Found {
+enum Found {
     /// Enforcing would run the handler. `true` means that enforcing would take over a stale claim.
     Free(Box<State>, bool),
     /// Enforcing would replay this outcome.
@@ -49,20 +50,17 @@ pub(super) enum Found {
     Unknown(Option<StoreError>),
 }
 
-/// The request that finds out what enforcing would do (`Waiting`), or its answer (`Found`).
-pub(super) enum Asking {
-    Waiting(BoxFuture<'static, Found>),
-    Found(Found),
+/// Shadow mode's work beside one delivery; without it, idempotency is switched off.
+pub(super) struct Beside {
+    shadow: Option<Shadow>,
+    asking: Asking,
 }
 
-/// Shadow mode's work beside one delivery, or `None` if idempotency is switched off.
-pub(super) struct Beside(Option<Shadow>);
-
-/// Shadow mode's work beside code that settles its operation itself, with a `Claim` or in its own transaction. Here,
-/// shadow mode sends its request, and waits for the answer, before that code runs.
-pub(crate) struct Unclaimed {
-    beside: Beside,
-    found: Found,
+/// The request that finds out what enforcing would do (`Waiting`), or its answer (`Found`).
+enum Asking {
+    // The lock is never taken. It makes a `Claim` that has this future `Sync`.
+    Waiting(Mutex<BoxFuture<'static, Found>>),
+    Found(Found),
 }
 
 struct Shadow {
@@ -91,65 +89,61 @@ pub(crate) fn lets_pass(driver: &Driver, kind: &'static str) -> bool {
     true
 }
 
-/// Returns the handle for a handler that runs without a claim. The handle shows a first attempt, and derives the
-/// same keys as a real claim's handle.
-pub(super) fn unclaimed_handle(driver: &Driver, key: &StoredKey, timing: &Timing) -> ClaimHandle {
-    let held = Held {
-        owner: Owner::from_bytes([0; 16]),
-        generation: Generation::first(driver.now()),
-        attempt: 1,
-        lease_until: timing.lease_until,
-        is_takeover: false,
-        is_recovered: false,
-    };
-    ClaimHandle::new(key.clone(), held)
-}
-
 impl Beside {
-    /// Begins a delivery of `key` that isn't enforced.
-    pub(super) fn new(driver: &Driver, key: &StoredKey, invocation: &Invocation) -> Self {
+    /// Begins a delivery of `key` that isn't enforced. Sends no request until it's polled.
+    pub(super) fn new(
+        driver: &Driver,
+        key: &StoredKey,
+        fingerprint: Fingerprint,
+        invocation: &Invocation,
+        way: Way,
+    ) -> Self {
         observe::not_enforced();
-        Self((driver.settings.mode == Mode::Shadow).then(|| Shadow {
+        let is_nested = refuse_within_itself(key);
+        if driver.settings.mode != Mode::Shadow {
+            return Self { shadow: None, asking: Asking::Found(Found::Unknown(None)) };
+        }
+        let shadow = Shadow {
             driver: driver.clone(),
             id: key.clone(),
             key: key.in_shadow(),
             invocation: invocation.clone(),
             left: MOST,
-        }))
+        };
+        let asking = match is_nested {
+            Err(error) => Asking::Found(Found::Refused(error.kind())),
+            Ok(()) => Asking::Waiting(Mutex::new(Box::pin(asked(
+                driver.clone(),
+                shadow.key.clone(),
+                fingerprint,
+                invocation.clone(),
+                way,
+            )))),
+        };
+        Self { shadow: Some(shadow), asking }
     }
 
-    /// Returns the request that finds out what enforcing would do. It sends nothing until it's polled.
-    pub(super) fn asking(&self, fingerprint: Fingerprint, way: Way) -> Asking {
-        let Some(shadow) = &self.0 else { return Asking::Found(Found::Unknown(None)) };
-        let (driver, key, invocation) =
-            (shadow.driver.clone(), shadow.key.clone(), shadow.invocation.clone());
-        Asking::Waiting(Box::pin(async move {
-            // A panic in the store counts as the store's failure.
-            let asked = ask(&driver, &key, fingerprint, &invocation, way);
-            match watch(asked, driver.clock(), &CutOff::at(None), None).await {
-                Ended::Returned(found) => found,
-                Ended::Panicked(_) | Ended::CutOff | Ended::NotBegun => Found::Unknown(None),
-            }
-        }))
+    /// Waits for the answer, however long that takes.
+    pub(super) async fn wait(&mut self) {
+        if let Asking::Waiting(question) = &mut self.asking {
+            self.asking = Asking::Found(unlocked(question).await);
+        }
     }
 
     /// Waits for the answer, in the time that's left.
-    pub(super) async fn found(&mut self, asking: Asking) -> Found {
-        let mut question = match (asking, &mut self.0) {
-            (Asking::Found(found), _) => return found,
-            (Asking::Waiting(_), None) => return Found::Unknown(None),
-            (Asking::Waiting(question), Some(_)) => question,
-        };
-        let found = match &mut self.0 {
-            Some(shadow) => shadow.in_time(&mut question).await,
-            None => None,
-        };
-        found.unwrap_or(Found::Unknown(None))
+    pub(super) async fn wait_in_time(&mut self) {
+        if let (Asking::Waiting(question), Some(shadow)) = (&mut self.asking, &mut self.shadow) {
+            let found = shadow.in_time(unlocked(question)).await;
+            self.asking = Asking::Found(found.unwrap_or(Found::Unknown(None)));
+        }
     }
 
     /// Extends the shadow's lease, in the time that's left.
-    pub(super) async fn extend(&mut self, found: &mut Found, until: Timestamp) {
-        let (Some(shadow), Found::Free(state, _)) = (&mut self.0, found) else { return };
+    pub(super) async fn extend(&mut self, until: Timestamp) {
+        let (Some(shadow), Asking::Found(Found::Free(state, _))) = (&mut self.shadow, &mut self.asking)
+        else {
+            return;
+        };
         if state.held().is_none() {
             return;
         }
@@ -159,10 +153,15 @@ impl Beside {
         let _ = shadow.in_time(Box::pin(extending)).await;
     }
 
-    /// Records the handler's outcome, in the time that's left, and reports what enforcing would have done.
-    pub(super) async fn conclude(mut self, asking: Asking, verdict: Verdict) {
-        let found = self.found(asking).await;
-        let Some(mut shadow) = self.0 else { return };
+    /// Records the handler's outcome, in the time that's left, and reports what enforcing would have done. Only the
+    /// first call does so.
+    pub(super) async fn conclude(&mut self, verdict: Verdict) {
+        self.wait_in_time().await;
+        let Some(mut shadow) = self.shadow.take() else { return };
+        let found = match std::mem::replace(&mut self.asking, Asking::Found(Found::Unknown(None))) {
+            Asking::Found(found) => found,
+            Asking::Waiting(_) => Found::Unknown(None),
+        };
         let (would, cause) = match found {
             Found::Refused(kind) => (Would::Refuse(kind.as_str()), None),
             Found::Unknown(cause) => (Would::Unknown, cause),
@@ -173,42 +172,22 @@ impl Beside {
     }
 }
 
-impl Unclaimed {
-    /// Begins a delivery of `key` that isn't enforced. In shadow mode, it waits for the store for at most
-    /// [`MOST`].
-    pub(super) async fn begin(
-        driver: &Driver,
-        key: &StoredKey,
-        fingerprint: Fingerprint,
-        invocation: &Invocation,
-        way: Way,
-    ) -> Self {
-        let mut beside = Beside::new(driver, key, invocation);
-        let asking = match refuse_within_itself(key) {
-            Ok(()) => beside.asking(fingerprint, way),
-            Err(error) => Asking::Found(Found::Refused(error.kind())),
-        };
-        let found = beside.found(asking).await;
-        Self { beside, found }
-    }
-
-    /// Extends the shadow's lease, if there's one.
-    pub(super) async fn extend(&mut self, until: Timestamp) {
-        self.beside.extend(&mut self.found, until).await;
-    }
-
-    /// As [`Beside::conclude`].
-    pub(crate) async fn conclude(self, verdict: Verdict) {
-        self.beside.conclude(Asking::Found(self.found), verdict).await;
-    }
+fn unlocked<T>(lock: &mut Mutex<T>) -> &mut T {
+    lock.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Asking {
-    /// Waits for the answer, and keeps the answer for [`Beside::found`].
-    pub(super) async fn wait(&mut self) {
-        if let Self::Waiting(question) = self {
-            *self = Self::Found(question.await);
-        }
+/// Asks what enforcing would do. A panic in the store counts as the store's failure.
+async fn asked(
+    driver: Driver,
+    key: StoredKey,
+    fingerprint: Fingerprint,
+    invocation: Invocation,
+    way: Way,
+) -> Found {
+    let asking = ask(&driver, &key, fingerprint, &invocation, way);
+    match watch(asking, driver.clock(), &CutOff::at(None), None).await {
+        Ended::Returned(found) => found,
+        Ended::Panicked(_) | Ended::CutOff | Ended::NotBegun => Found::Unknown(None),
     }
 }
 
@@ -236,7 +215,7 @@ impl Shadow {
         verdict: Verdict,
     ) -> (Would, Option<StoreError>) {
         let (driver, key, compared) = (self.driver.clone(), self.key.clone(), verdict.clone());
-        let settling = Box::pin(driver.settle(&key, &mut state, verdict, None, Copying::No));
+        let settling = Box::pin(driver.settle(&key, &mut state, verdict, None, false));
         let Some(Ok(ending)) = self.in_time(settling).await else { return (Would::Unknown, None) };
         let would = match ending.end {
             End::Recorded if is_takeover => Would::TakeOver,
@@ -272,12 +251,13 @@ async fn ask(
     let driven = driver.drive(key, &mut state, event, &driver.to_store(None)).await;
     observe::asked(stopwatch);
     let refusal = match driven.action {
-        Action::Claimed(held) => return Found::Free(state, held.is_takeover),
+        Action::Claimed(held) => return Found::Free(state, held.lock.interrupted),
         Action::Open => return Found::Free(state, false),
         Action::Replay(record) => return Found::Recorded(Box::new(record)),
         Action::Refused(refusal) => refusal,
         _ => Refusal::Unavailable,
     };
+    // Not `open`, whose error would hide the store's own.
     let refused = Refused::of(key, refusal, None, &state, driver.now());
     match refused.by {
         RefusedBy::Store | RefusedBy::StoreTooLate => Found::Unknown(driven.store_error),

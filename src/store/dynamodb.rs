@@ -98,7 +98,6 @@ mod scan;
 mod table;
 mod transaction;
 mod url;
-mod values;
 
 pub use ended::OperationEnded;
 #[cfg(feature = "testing")]
@@ -126,19 +125,15 @@ use self::{
     attempts::{Findings, observed},
     attributes::{Attribute, AttributeNames},
     codec::Item,
-    expressions::{Plan, Plans},
+    expressions::Expressions,
     fault::{Class, Fault},
-    values::Values,
 };
 use crate::{
     error::Error,
     future::BoxFuture,
     key::StoredKey,
-    record::{Lock, Record},
-    store::{
-        ResponseChunks, Revision, Store, StoreBuilder, StoreError, StoreErrorKind, Transactions, Write,
-        WriteOutcome,
-    },
+    record::Record,
+    store::{Put, PutOutcome, ResponseChunks, Store, StoreBuilder, StoreError, StoreErrorKind, Transactions},
 };
 
 /// The sort key's value in every record, if the table has a sort key and records don't share a partition.
@@ -160,7 +155,6 @@ struct Inner {
     /// The partition key's value in every item, if all records share it. The stored key is then the sort key.
     partition: Option<String>,
     inline_limit: usize,
-    plans: Plans,
     /// Whether a read has shown that the table has the configured sort key.
     has_sort_key: AtomicBool,
 }
@@ -310,53 +304,13 @@ impl DynamoDbStore {
         Ok(())
     }
 
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
+    async fn put_now(&self, key: &StoredKey, put: &Put) -> Result<PutOutcome, StoreError> {
         self.check_sort_key(key).await?;
-        let plans = &self.inner.plans;
-        match write {
-            Write::Claim(lock) => self.put(key, self.lock_item(key, lock), &plans.absent, None).await,
-            Write::Reclaim { seen, lock } => match plans.reclaim.of(seen) {
-                None => Ok(WriteOutcome::Refused(self.get(key).await?)),
-                Some(plan) => {
-                    self.put(key, self.lock_item(key, lock), plan, Some(values::reclaim(seen))).await
-                }
-            },
-            Write::TakeOver { seen, lock } => match seen.lease_until {
-                None => Ok(WriteOutcome::Refused(self.get(key).await?)),
-                Some(lease_until) => {
-                    let values = values::take_over(seen, lease_until, lock);
-                    self.update(key, plans.take_over(lock), values).await
-                }
-            },
-            Write::Settle { owner, generation, settlement } => {
-                let (plan, values) = values::settle(&plans.settle, settlement);
-                self.update(key, plan, values::of_mine(values, *owner, *generation)).await
-            }
-            Write::Extend { owner, generation, lease_until, expires_at } => {
-                let values = values::extend(*lease_until, *expires_at);
-                let plan = if expires_at.is_some() { &plans.extend } else { &plans.extend_lasting };
-                self.update(key, plan, values::of_mine(values, *owner, *generation)).await
-            }
-            Write::Conclude { seen, record } => {
-                let Some((plan, values)) = self.conclusion(seen.as_ref()) else {
-                    return Ok(WriteOutcome::Refused(self.get(key).await?));
-                };
-                self.put(key, self.record_item(key, record), plan, values).await
-            }
-            Write::Resolve { seen, owner, generation, settlement } => {
-                let Some(plans) = plans.resolve.of(seen) else {
-                    return Ok(WriteOutcome::Refused(self.get(key).await?));
-                };
-                let (plan, values) = values::settle(plans, settlement);
-                self.update(key, plan, values::of_operator(values, seen, *owner, *generation)).await
-            }
+        let expressions = Expressions::of(put, &self.inner.attributes);
+        match expressions.update {
+            None => self.put_item(key, put.record(), expressions).await,
+            Some(_) => self.update_item(key, expressions).await,
         }
-    }
-
-    fn lock_item(&self, key: &StoredKey, lock: &Lock) -> Item {
-        let mut item = self.record_key(key);
-        codec::put_lock(&mut item, lock, &self.inner.attributes);
-        item
     }
 
     fn record_item(&self, key: &StoredKey, record: &Record) -> Item {
@@ -365,50 +319,43 @@ impl DynamoDbStore {
         item
     }
 
-    /// Returns the plan that stores a record without a claim, and the plan's values. `None` if no valid record can have
-    /// the version `seen`.
-    fn conclusion(&self, seen: Option<&Revision>) -> Option<(&Plan, Option<Values>)> {
-        let plans = &self.inner.plans;
-        let Some(seen) = seen else { return Some((&plans.absent, None)) };
-        Some((plans.conclude.of(seen)?, Some(values::as_seen(seen))))
-    }
-
     /// Reads the record if DynamoDB refused a write and didn't return the record. Either there's none, or the endpoint is
     /// an emulator that doesn't return it (dynalite, for example). Only a read tells the two apart: a record must never
     /// count as absent. An earlier attempt of the same call may have written this record, so an error of the read is
     /// ambiguous.
-    async fn shown(&self, key: &StoredKey, written: WriteOutcome) -> Result<WriteOutcome, StoreError> {
+    async fn shown(&self, key: &StoredKey, written: PutOutcome) -> Result<PutOutcome, StoreError> {
         match written {
-            WriteOutcome::Refused(None) => {
+            PutOutcome::Refused(None) => {
                 // Boxed, because DynamoDB nearly always returns the record.
                 let found = Box::pin(self.get(key)).await.map_err(|error| error.maybe_applied(true));
-                Ok(WriteOutcome::Refused(found?))
+                Ok(PutOutcome::Refused(found?))
             }
             written => Ok(written),
         }
     }
 
-    /// Puts the whole item: T1, T2, and a record without a claim.
-    async fn put(
+    /// Puts the whole item.
+    async fn put_item(
         &self,
         key: &StoredKey,
-        item: Item,
-        plan: &Plan,
-        values: Option<Values>,
-    ) -> Result<WriteOutcome, StoreError> {
+        record: &Record,
+        expressions: Expressions<'_>,
+    ) -> Result<PutOutcome, StoreError> {
+        // DynamoDB rejects an empty map.
+        let values = (!expressions.values.is_empty()).then_some(expressions.values);
         let request = self
             .inner
             .client
             .put_item()
             .table_name(&self.inner.table)
-            .set_item(Some(item))
-            .condition_expression(&plan.transition.condition)
-            .set_expression_attribute_names(Some(plan.names.clone()))
+            .set_item(Some(self.record_item(key, record)))
+            .condition_expression(expressions.condition)
+            .set_expression_attribute_names(Some(expressions.names))
             .set_expression_attribute_values(values)
             .return_values_on_condition_check_failure(AllOld);
         let (answer, findings) = observed(request.send()).await;
         match answer {
-            Ok(_) => Ok(WriteOutcome::Applied),
+            Ok(_) => Ok(PutOutcome::Applied),
             Err(SdkError::ServiceError(error)) if error.err().is_conditional_check_failed_exception() => {
                 let item = match error.into_err() {
                     PutItemError::ConditionalCheckFailedException(refusal) => refusal.item,
@@ -420,22 +367,26 @@ impl DynamoDbStore {
         }
     }
 
-    /// Updates the item: T3 to T7, and an operator's write.
-    async fn update(&self, key: &StoredKey, plan: &Plan, values: Values) -> Result<WriteOutcome, StoreError> {
+    /// Updates the item, so that attributes that other programs added to it stay.
+    async fn update_item(
+        &self,
+        key: &StoredKey,
+        expressions: Expressions<'_>,
+    ) -> Result<PutOutcome, StoreError> {
         let request = self
             .inner
             .client
             .update_item()
             .table_name(&self.inner.table)
             .set_key(Some(self.record_key(key)))
-            .set_update_expression(plan.transition.update.clone())
-            .condition_expression(&plan.transition.condition)
-            .set_expression_attribute_names(Some(plan.names.clone()))
-            .set_expression_attribute_values(Some(values))
+            .set_update_expression(expressions.update)
+            .condition_expression(expressions.condition)
+            .set_expression_attribute_names(Some(expressions.names))
+            .set_expression_attribute_values(Some(expressions.values))
             .return_values_on_condition_check_failure(AllOld);
         let (answer, findings) = observed(request.send()).await;
         match answer {
-            Ok(_) => Ok(WriteOutcome::Applied),
+            Ok(_) => Ok(PutOutcome::Applied),
             Err(SdkError::ServiceError(error)) if error.err().is_conditional_check_failed_exception() => {
                 let item = match error.into_err() {
                     UpdateItemError::ConditionalCheckFailedException(refusal) => refusal.item,
@@ -449,9 +400,9 @@ impl DynamoDbStore {
 
     /// Decodes the record that made the condition fail. The failure is definite, whatever happened to earlier
     /// attempts: the returned item shows whether one of them was applied.
-    fn refused(&self, key: &StoredKey, item: Option<Item>) -> Result<WriteOutcome, StoreError> {
+    fn refused(&self, key: &StoredKey, item: Option<Item>) -> Result<PutOutcome, StoreError> {
         let record = item.filter(|item| !item.is_empty()).map(|item| self.decode(key, item)).transpose()?;
-        Ok(WriteOutcome::Refused(record))
+        Ok(PutOutcome::Refused(record))
     }
 
     async fn get(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
@@ -476,12 +427,8 @@ impl DynamoDbStore {
 }
 
 impl Store for DynamoDbStore {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.apply_now(key, write))
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        Box::pin(self.put_now(key, put))
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {

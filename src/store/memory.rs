@@ -12,7 +12,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Store, StoreError, Write, WriteOutcome},
+    store::{Put, PutOutcome, Store, StoreError},
 };
 
 /// Stores records in this process's memory. They disappear with the process, and no other process sees them.
@@ -66,31 +66,27 @@ impl MemoryStore {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn apply_now(&self, key: &StoredKey, write: &Write) -> WriteOutcome {
-        self.inner().apply(key, write)
+    pub(crate) fn put_now(&self, key: &StoredKey, put: &Put) -> PutOutcome {
+        self.inner().put(key, put)
     }
 }
 
 impl Inner {
-    fn apply(&mut self, key: &StoredKey, write: &Write) -> WriteOutcome {
+    fn put(&mut self, key: &StoredKey, put: &Put) -> PutOutcome {
         let current = self.records.get(key);
-        match write.apply_to(current) {
+        match put.apply_to(current) {
             Some(record) => {
                 self.records.insert(key.clone(), record);
-                WriteOutcome::Applied
+                PutOutcome::Applied
             }
-            None => WriteOutcome::Refused(current.cloned()),
+            None => PutOutcome::Refused(current.cloned()),
         }
     }
 }
 
 impl Store for MemoryStore {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(async move { Ok(self.apply_now(key, write)) })
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        Box::pin(async move { Ok(self.put_now(key, put)) })
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {

@@ -165,6 +165,7 @@ mod direct;
 mod fault;
 mod limits;
 mod place;
+mod puts;
 mod scan;
 mod schema;
 mod source;
@@ -174,7 +175,6 @@ mod table;
 mod tls;
 mod transaction;
 mod values;
-mod writes;
 
 /// The client and the pool, in the versions that this store accepts.
 pub use deadpool_postgres::{self, tokio_postgres};
@@ -194,17 +194,17 @@ use self::{
     fault::Fault,
     limits::Limits,
     place::{Place, Places},
+    puts::Draft,
     schema::TableName,
     statements::{FOUND, MADE, STANDBY, Statement, Statements},
     values::Value,
-    writes::Draft,
 };
 use crate::{
     error::Error,
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Store, StoreBuilder, StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{Put, PutOutcome, Store, StoreBuilder, StoreError, StoreErrorKind},
 };
 
 /// The maximum number of times that the store sends one write. It sends a write again if PostgreSQL didn't apply it,
@@ -299,11 +299,11 @@ impl PostgresStore {
         self.inner.table.plain()
     }
 
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
+    async fn put_now(&self, key: &StoredKey, put: &Put) -> Result<PutOutcome, StoreError> {
         let inner = &*self.inner;
-        let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
-        let values = draft.values(key, None, write);
-        let statement: &Choice<'_> = &|statements| statements.of(write);
+        let draft = Draft::of(put).map_err(|fault| inner.error(fault))?;
+        let values = draft.values(key, None);
+        let statement: &Choice<'_> = &|statements| statements.of(put);
         let mut patience = inner.patience();
         for _ in 0..MAX_SENT {
             // Don't send a statement if the store would stop waiting for it before the server's limit ends it.
@@ -311,7 +311,7 @@ impl PostgresStore {
                 break;
             }
             let rows = inner.run_within(statement, &values, Sends::Write, &mut patience).await?;
-            if let Some(written) = inner.written(key, write, &rows)? {
+            if let Some(written) = inner.written(key, put, &rows)? {
                 return Ok(written);
             }
         }
@@ -429,22 +429,17 @@ impl Inner {
         sent.unwrap_or_else(|| Err(Fault::timed_out()))
     }
 
-    /// Returns the result of `write` from its statement's answer; `None` means to send the write again.
-    fn written(
-        &self,
-        key: &StoredKey,
-        write: &Write,
-        rows: &[Row],
-    ) -> Result<Option<WriteOutcome>, StoreError> {
+    /// Returns the result of `put` from its statement's answer; `None` means to send the write again.
+    fn written(&self, key: &StoredKey, put: &Put, rows: &[Row]) -> Result<Option<PutOutcome>, StoreError> {
         let row = self.only(rows)?;
         if row.try_get(MADE).map_err(|_| self.odd_answer())? {
-            return Ok(Some(WriteOutcome::Applied));
+            return Ok(Some(PutOutcome::Applied));
         }
         let record = self.record_in(key, row)?;
         // The write wasn't applied. If the record in the statement's snapshot meets the write's condition, another
         // transaction changed the record after the snapshot.
-        let stands_in_the_way = write.apply_to(record.as_ref()).is_none();
-        Ok(stands_in_the_way.then_some(WriteOutcome::Refused(record)))
+        let stands_in_the_way = put.apply_to(record.as_ref()).is_none();
+        Ok(stands_in_the_way.then_some(PutOutcome::Refused(record)))
     }
 
     /// Refuses the answer of a standby: a standby's records may be old, and it doesn't have the primary's locks.
@@ -509,12 +504,8 @@ fn advisory_key(name: &str) -> i64 {
 }
 
 impl Store for PostgresStore {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.apply_now(key, write))
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        Box::pin(self.put_now(key, put))
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {

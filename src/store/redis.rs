@@ -143,7 +143,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Store, StoreBuilder, StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{Put, PutOutcome, Store, StoreBuilder, StoreError, StoreErrorKind},
 };
 
 /// Stores records in Redis or Valkey; see the [module's documentation](self) for what a fail-over can lose, and
@@ -215,14 +215,14 @@ impl RedisStore {
         format!("{}{key}", self.inner.key_prefix)
     }
 
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
-        let transition = Transition::of(write);
+    async fn put_now(&self, key: &StoredKey, put: &Put) -> Result<PutOutcome, StoreError> {
+        let transition = Transition::of(put);
         if transition.is_too_large() {
             return Err(Fault::new(Class::TooLarge, self.inner.nodes.seed()).into_error(false));
         }
         match self.call(&self.redis_key(key), Request::Transition(&transition)).await? {
-            Value::Int(1) => Ok(WriteOutcome::Applied),
-            answer => self.record(key, answer, true).map(WriteOutcome::Refused),
+            Value::Int(1) => Ok(PutOutcome::Applied),
+            answer => self.record(key, answer, true).map(PutOutcome::Refused),
         }
     }
 
@@ -268,12 +268,8 @@ fn fields(answer: Value) -> Option<Vec<(Bytes, Bytes)>> {
 }
 
 impl Store for RedisStore {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.apply_now(key, write))
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        Box::pin(self.put_now(key, put))
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {

@@ -16,7 +16,7 @@ use crate::{
     key::StoredKey,
     outcome::{Outcome, StoredResponse},
     record::{Generation, Owner, Record, State},
-    store::{CommitOutcome, StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{CommitOutcome, Put, PutOutcome, StoreError, StoreErrorKind},
     time::Timestamp,
 };
 
@@ -29,8 +29,8 @@ impl World {
     /// Applies a request of this delivery, if its condition holds.
     pub(super) fn apply(&self, delivery: Option<usize>, request: Request<'_>) -> CommitOutcome {
         match request.own {
-            Some(own) => self.commit(delivery, Some((request.key, request.write)), own),
-            None => CommitOutcome::Answered(self.records.apply_now(request.key, request.write)),
+            Some(own) => self.commit(delivery, Some((request.key, request.put)), own),
+            None => CommitOutcome::Answered(self.records.put_now(request.key, request.put)),
         }
     }
 
@@ -39,12 +39,12 @@ impl World {
     pub(super) fn commit(
         &self,
         delivery: Option<usize>,
-        record: Option<(&StoredKey, &Write)>,
+        record: Option<(&StoredKey, &Put)>,
         own: &Own,
     ) -> CommitOutcome {
         let is_new = !self.records.has_committed(&own.token);
         let outcome = self.records.commit_now(record, &own.writes, &own.token);
-        if is_new && matches!(outcome, CommitOutcome::Answered(WriteOutcome::Applied)) {
+        if is_new && matches!(outcome, CommitOutcome::Answered(PutOutcome::Applied)) {
             let mut state = self.state();
             if let Some(at) = delivery {
                 for (name, detail, origin) in &own.effects {
@@ -61,25 +61,25 @@ impl World {
     pub(super) fn keep(&self, process: usize, request: Request<'_>) {
         let mut state = self.state();
         let Some(delivery) = state.at_work(process) else { return };
-        let Request { key, write, own } = request;
-        state.late.push(Late { delivery, key: key.clone(), write: write.clone(), own: own.cloned() });
+        let Request { key, put, own } = request;
+        state.late.push(Late { delivery, key: key.clone(), put: put.clone(), own: own.cloned() });
     }
 
     /// Whether this request was sent before, and hasn't arrived yet.
     pub(super) fn is_on_its_way(&self, request: Request<'_>) -> bool {
-        self.state().late.iter().any(|late| (&late.key, &late.write) == (request.key, request.write))
+        self.state().late.iter().any(|late| (&late.key, &late.put) == (request.key, request.put))
     }
 
     /// Applies the late requests: they arrive now.
     pub(super) fn arrive(&self) {
         let late = std::mem::take(&mut self.state().late);
-        for Late { delivery, key, write, own } in late {
-            let call = Call::of(&write);
-            let outcome = self.apply(Some(delivery), Request { key: &key, write: &write, own: own.as_ref() });
-            let is_applied = matches!(outcome, CommitOutcome::Answered(WriteOutcome::Applied));
+        for Late { delivery, key, put, own } in late {
+            let call = Call::of(&put);
+            let outcome = self.apply(Some(delivery), Request { key: &key, put: &put, own: own.as_ref() });
+            let is_applied = matches!(outcome, CommitOutcome::Answered(PutOutcome::Applied));
             let mut state = self.state();
             if is_applied {
-                let is_for_ever = write.lock().is_some_and(|lock| lock.expires_at.is_none());
+                let is_for_ever = put.record().expires_at.is_none();
                 state.deliveries[delivery].noted(&key, call, is_for_ever, true);
             }
             state.trace.push(Told::Arrived { delivery, call, is_applied });
@@ -87,18 +87,17 @@ impl World {
     }
 }
 
-/// Puts the test's planned record under `key`, if there is one and `write` expects no record. A delivery's first write
+/// Puts the test's planned record under `key`, if there is one and `put` expects no record. A delivery's first write
 /// expects none.
 ///
 /// # Errors
 ///
 /// If the record can't be read.
-pub(super) fn meet(world: &Arc<World>, key: &StoredKey, write: Option<&Write>) -> Result<(), StoreError> {
+pub(super) fn meet(world: &Arc<World>, key: &StoredKey, put: Option<&Put>) -> Result<(), StoreError> {
     let now = world.now();
     let mut state = world.state();
-    let fingerprint = match write {
-        Some(Write::Claim(lock)) => Some(lock.fingerprint),
-        Some(Write::Conclude { seen: None, record }) => Some(record.fingerprint),
+    let fingerprint = match put {
+        Some(Put::Create(record)) => Some(record.fingerprint),
         _ => None,
     };
     if let (Some(fingerprint), Some(given)) = (fingerprint, state.given.take()) {

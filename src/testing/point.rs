@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::store::{Settlement, Write};
+use crate::{record::Status, store::Put};
 
 /// A write to the store, by its purpose. [`guide::protocol`](crate::guide::protocol) describes T1 to T7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,26 +20,25 @@ pub enum Call {
     Fail,
     /// T6: releases the key.
     Release,
-    /// T7: extends the lease.
+    /// T7: extends the lease. T9 counts as this too: it ends an interrupted claim's lease soon.
     Extend,
     /// Stores the settled record of a run without a claim, together with the handler's own writes if there are any.
     Conclude,
 }
 
 impl Call {
-    /// Returns the purpose of `write`.
-    pub const fn of(write: &Write) -> Self {
-        match write {
-            Write::Claim(_) => Self::Claim,
-            Write::Reclaim { .. } => Self::Reclaim,
-            Write::TakeOver { .. } => Self::TakeOver,
-            Write::Extend { .. } => Self::Extend,
-            Write::Conclude { .. } => Self::Conclude,
-            Write::Settle { settlement, .. } | Write::Resolve { settlement, .. } => match settlement {
-                Settlement::Complete(..) => Self::Complete,
-                Settlement::Fail(..) => Self::Fail,
-                Settlement::Release { .. } => Self::Release,
-            },
+    /// Returns the purpose of `put`. An operator's put counts as the settlement that it writes.
+    pub fn of(put: &Put) -> Self {
+        match (put, put.record().status()) {
+            (Put::Create(_), Status::Started) => Self::Claim,
+            (Put::Mine { .. }, Status::Started) => Self::Extend,
+            (Put::Replace { seen, new }, Status::Started) if new.is_claim_of(seen) => Self::Extend,
+            (Put::Replace { .. }, Status::Started) if put.begins_anew() => Self::Reclaim,
+            (Put::Replace { .. }, Status::Started) => Self::TakeOver,
+            _ if put.begins_anew() => Self::Conclude,
+            (_, Status::Completed) => Self::Complete,
+            (_, Status::Failed) => Self::Fail,
+            (_, Status::Released) => Self::Release,
         }
     }
 

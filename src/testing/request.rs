@@ -6,8 +6,8 @@ use super::effect::{Guard, Origin};
 use crate::{
     key::StoredKey,
     outcome::Outcome,
-    record::{Record, State},
-    store::{OwnWrites, Settlement, Write, memory::transaction::Transaction},
+    record::State,
+    store::{OwnWrites, Put, memory::transaction::Transaction},
 };
 
 /// A handler's own write as an effect: its name, its details, and where it comes from.
@@ -37,7 +37,7 @@ impl Own {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) key: &'a StoredKey,
-    pub(super) write: &'a Write,
+    pub(super) put: &'a Put,
     pub(super) own: Option<&'a Own>,
 }
 
@@ -46,23 +46,15 @@ pub(super) struct Request<'a> {
 pub(super) struct Late {
     pub(super) delivery: usize,
     pub(super) key: StoredKey,
-    pub(super) write: Write,
+    pub(super) put: Put,
     pub(super) own: Option<Own>,
 }
 
 impl Request<'_> {
     /// Whether the request has a response to store.
     pub(super) fn has_response(self) -> bool {
-        let outcome = match self.write {
-            Write::Settle {
-                settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _),
-                ..
-            }
-            | Write::Conclude {
-                record: Record { state: State::Completed(outcome) | State::Failed(outcome), .. },
-                ..
-            } => outcome,
-            _ => return false,
+        let (State::Completed(outcome) | State::Failed(outcome)) = &self.put.record().state else {
+            return false;
         };
         matches!(outcome, Outcome::Retained(_))
     }

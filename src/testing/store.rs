@@ -13,7 +13,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{CommitOutcome, OwnWrites, Store, StoreError, Transactions, Write, WriteOutcome},
+    store::{CommitOutcome, OwnWrites, Put, PutOutcome, Store, StoreError, Transactions},
     time::virtual_sleep,
 };
 
@@ -49,20 +49,20 @@ impl BenchStore {
 
     /// Sends a request.
     async fn send(&self, request: Request<'_>) -> Result<CommitOutcome, StoreError> {
-        let Request { key, write, .. } = request;
+        let Request { key, put, .. } = request;
         self.request(Some(key)).await?;
-        let call = Call::of(write);
+        let call = Call::of(put);
         let before = self.world.pass(self.process, Point::Before(call), None).await;
         let before = before.filter(|fault| *fault != Fault::Unstorable || request.has_response());
         if matches!(before, Some(Fault::Late | Fault::RetryLate)) {
             self.world.keep(self.process, request);
         }
         self.struck(before, request).await?;
-        meet(&self.world, key, Some(write))?;
+        meet(&self.world, key, Some(put))?;
         let mut outcome = self.apply(request);
         match &mut outcome {
-            CommitOutcome::Answered(WriteOutcome::Applied) => {
-                let is_for_ever = write.lock().is_some_and(|lock| lock.expires_at.is_none());
+            CommitOutcome::Answered(PutOutcome::Applied) => {
+                let is_for_ever = put.record().expires_at.is_none();
                 self.world.applied(self.process, key, call, is_for_ever);
                 let after = self.world.pass(self.process, Point::After(call), None).await;
                 if after == Some(Fault::Retry) {
@@ -70,7 +70,7 @@ impl BenchStore {
                 }
                 self.struck(after, request).await?;
             }
-            CommitOutcome::Answered(WriteOutcome::Refused(record)) => {
+            CommitOutcome::Answered(PutOutcome::Refused(record)) => {
                 if call.is_claim() {
                     self.world.refused(self.process, key);
                 }
@@ -100,17 +100,13 @@ impl BenchStore {
 }
 
 impl Store for BenchStore {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         Box::pin(async move {
-            match self.send(Request { key, write, own: None }).await? {
+            match self.send(Request { key, put, own: None }).await? {
                 CommitOutcome::Answered(written) => Ok(written),
                 // `Declined` means that a condition of the handler's own writes failed, but this request has no such
                 // writes.
-                CommitOutcome::Declined(_) => Ok(WriteOutcome::Refused(None)),
+                CommitOutcome::Declined(_) => Ok(PutOutcome::Refused(None)),
             }
         })
     }
@@ -139,13 +135,13 @@ impl Transactions for BenchStore {
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
+        put: &'a Put,
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move {
             let own = Own::new(writes, token);
-            self.send(Request { key, write, own: Some(&own) }).await
+            self.send(Request { key, put, own: Some(&own) }).await
         })
     }
 

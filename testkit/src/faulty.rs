@@ -2,30 +2,27 @@
 //! conformance suite detects every sabotage.
 
 mod handles;
-mod large;
 mod pipeline;
 mod sabotage;
 
 pub use handles::{CachedPerHandle, LockedPerHandle};
-pub use sabotage::{Condition, Field, Sabotage};
+pub use sabotage::{Act, Condition, Field, Sabotage};
 
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        BoxFuture, Generation, Outcome, Owner, Place, Record, ResponseChunks, Revision, Settlement, State,
-        Status, Store, StoreError, StoreErrorKind, StoredResponse, Write, WriteOutcome,
+        BoxFuture, Generation, Outcome, Owner, Place, Put, PutOutcome, Record, ResponseChunks, State, Status,
+        Store, StoreError, StoreErrorKind, StoredResponse,
     },
     time::{Clock as _, Timestamp, system_clock},
 };
 
-use large::{LARGE, is_large};
 use pipeline::Pipeline;
 
 /// A memory store with one sabotage, or with [`Sabotage::None`].
@@ -33,7 +30,7 @@ use pipeline::Pipeline;
 pub struct Faulty {
     sabotage: Sabotage,
     inside: Mutex<Inside>,
-    written: Pipeline<Result<WriteOutcome, StoreError>>,
+    written: Pipeline<Result<PutOutcome, StoreError>>,
     read: Pipeline<Option<Record>>,
 }
 
@@ -78,140 +75,86 @@ impl Faulty {
         (id, owner, index)
     }
 
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
+    async fn put_now(&self, key: &StoredKey, put: &Put) -> Result<PutOutcome, StoreError> {
         let id = self.id(key);
         let (current, older) = {
             let inside = self.inside();
             let versions = inside.records.get(&id).map(Vec::as_slice).unwrap_or_default();
             (versions.last().cloned(), versions.iter().rev().nth(1).cloned())
         };
-        let holds = self.holds(write, current.as_ref());
+        let holds = self.holds(put, current.as_ref());
         if self.is(Sabotage::NotAtomic) {
             tokio::task::yield_now().await;
         }
         if holds || (self.is(Sabotage::RefusedIsMade) && current.is_some()) {
-            let record = self.written(write, current.as_ref());
+            let record = self.written(put, current.as_ref());
             let mut inside = self.inside();
             if self.is(Sabotage::PartsGoWithCompletion) && matches!(record.state, State::Completed(_)) {
                 inside.parts.retain(|(of, ..), _| *of != id);
             }
             inside.records.entry(id).or_default().push(record.clone());
             if !holds || self.is(Sabotage::AppliedIsRefused) {
-                return Ok(WriteOutcome::Refused(current));
+                return Ok(PutOutcome::Refused(current));
             }
-            return Ok(WriteOutcome::Applied);
+            return Ok(PutOutcome::Applied);
         }
-        if let (true, Some(current), Some(lock)) = (self.is(Sabotage::RefusedTouches), &current, write.lock())
-        {
-            let touched = Record { request_id: lock.request_id.clone(), ..current.clone() };
+        if let (true, Some(current)) = (self.is(Sabotage::RefusedTouches), &current) {
+            let touched = Record { request_id: put.record().request_id.clone(), ..current.clone() };
             self.inside().records.entry(id).or_default().push(touched);
         }
         match self.sabotage {
-            Sabotage::RefusedShowsOld => Ok(WriteOutcome::Refused(older.or(current))),
-            Sabotage::RefusedShowsNothing => Ok(WriteOutcome::Refused(None)),
+            Sabotage::RefusedShowsOld => Ok(PutOutcome::Refused(older.or(current))),
+            Sabotage::RefusedShowsNothing => Ok(PutOutcome::Refused(None)),
             Sabotage::RefusedIsError => {
                 Err(StoreError::new(StoreErrorKind::Rejected, "the condition failed"))
             }
-            _ => Ok(WriteOutcome::Refused(current)),
+            _ => Ok(PutOutcome::Refused(current)),
         }
     }
 
     /// Checks the contract's conditions, one by one.
-    fn holds(&self, write: &Write, current: Option<&Record>) -> bool {
+    fn holds(&self, put: &Put, current: Option<&Record>) -> bool {
         let now = system_clock().now();
-        let tested = |condition, holds| holds || self.is(Sabotage::Untested(condition));
         let Some(record) = current else {
-            let taken = self.is(Sabotage::ConclusionTakesAbsent) && matches!(write, Write::Conclude { .. });
-            return write.apply_to(None).is_some() || taken;
+            let taken = self.is(Sabotage::AbsentIsReplaced) && matches!(put, Put::Replace { .. });
+            return put.apply_to(None).is_some() || taken;
         };
-        match write {
-            Write::Claim(_) => {
-                tested(Condition::ClaimAbsent, false)
+        let is_stale = record.lease_until().is_some_and(|lease| lease < now);
+        match put {
+            Put::Create(_) => {
+                self.is(Sabotage::Untested(Condition::Absent))
                     || (self.is(Sabotage::ExpiredIsAbsent)
                         && record.expires_at.is_some_and(|expiry| expiry < now))
-                    || (self.is(Sabotage::StaleIsAbsent)
-                        && record.lease_until().is_some_and(|lease| lease < now))
+                    || (self.is(Sabotage::StaleIsAbsent) && is_stale)
             }
-            Write::Reclaim { seen, .. } => {
+            Put::Replace { seen, new } => {
                 use Field::{ExpiresAt, Generation, LeaseUntil, Owner, Status};
-                let required = [Status, Owner, Generation, ExpiresAt, LeaseUntil];
-                self.all_same(Condition::Reclaim, &required, seen, record)
-            }
-            Write::TakeOver { seen, .. } => {
-                use Field::{Generation, LeaseUntil, LockAcquiredAt, Owner};
-                let required = [Owner, Generation, LockAcquiredAt, LeaseUntil];
-                let mut seen = *seen;
-                if self.is(Sabotage::NamelessIsUnfenced)
-                    && write.lock().is_some_and(|lock| lock.request_id.is_none())
-                {
-                    seen.lease_until = record.lease_until();
+                let mut seen = seen.clone();
+                if self.is(Sabotage::NamelessIsUnfenced) && new.request_id.is_none() && !is_settled(new) {
+                    seen.state = record.state.clone();
                 }
-                record.status() == Status::Started
-                    && self.all_same(Condition::TakeOver, &required, &seen, record)
-            }
-            Write::Settle { owner, generation, settlement } => {
-                let mut seen = Revision { owner: *owner, generation: *generation, ..Revision::of(record) };
-                match settlement {
-                    Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _) => match outcome {
-                        Outcome::Omitted if self.is(Sabotage::OmittedIsUnfenced) => {
-                            seen.generation = record.generation;
-                        }
-                        Outcome::Retained(StoredResponse { place: Place::Chunks(_), .. })
-                            if self.is(Sabotage::PartsAreUnfenced) =>
-                        {
-                            seen.owner = record.owner;
-                        }
-                        _ => {}
-                    },
-                    Settlement::Release { .. } => {}
-                }
-                let late = record.lease_until().is_some_and(|lease| lease < now);
-                tested(Condition::Settle(Field::Status), record.status() == Status::Started)
-                    && self.all_same(Condition::Settle, &[Field::Owner, Field::Generation], &seen, record)
-                    && !(self.is(Sabotage::LateSettlementRefused) && late)
-            }
-            Write::Extend { owner, generation, lease_until, expires_at } => {
-                let (owner, generation, expires_at) = (*owner, *generation, *expires_at);
-                let seen = Revision { owner, generation, expires_at, ..Revision::of(record) };
-                let late = record.lease_until().is_some_and(|lease| lease < now);
-                tested(Condition::Extend(Field::Status), record.status() == Status::Started)
-                    && self.all_same(Condition::Extend, &[Field::Owner, Field::Generation], &seen, record)
-                    && record.lease_until().is_none_or(|ends| self.extends(ends, *lease_until))
-                    && !(self.is(Sabotage::LateExtensionRefused) && late)
-            }
-            Write::Conclude { seen: None, .. } => tested(Condition::ConcludeAbsent, false),
-            Write::Conclude { seen: Some(seen), record: new } => {
-                use Field::{ExpiresAt, Generation, LeaseUntil, LockAcquiredAt, Owner, Status};
-                let required = [Status, Owner, Generation, LockAcquiredAt, LeaseUntil, ExpiresAt];
-                let mut seen = *seen;
-                if self.is(Sabotage::OmittedConclusionIsUnfenced)
-                    && matches!(
-                        new.state,
-                        State::Completed(Outcome::Omitted) | State::Failed(Outcome::Omitted)
-                    )
-                {
+                if self.is(Sabotage::OmittedIsUnfenced) && is_omitted(new) {
                     seen.generation = record.generation;
                 }
-                self.all_same(Condition::Conclude, &required, &seen, record)
+                let required = [Status, Owner, Generation, ExpiresAt, LeaseUntil];
+                self.all_same(Condition::Replace, &required, &seen, record)
+                    && !(self.is(Sabotage::LateExtensionRefused) && is_stale && new.is_claim_of(&seen))
             }
-            Write::Resolve { seen, .. } => {
-                use Field::{ExpiresAt, Generation, LeaseUntil, LockAcquiredAt, Owner, Status};
-                let required = [Status, Owner, Generation, LockAcquiredAt, LeaseUntil, ExpiresAt];
-                self.all_same(Condition::Resolve, &required, seen, record)
+            Put::Mine { held, new } => {
+                let mut seen = Record::from(held.clone());
+                if self.is(Sabotage::OmittedIsUnfenced) && is_omitted(new) {
+                    seen.generation = record.generation;
+                }
+                if self.is(Sabotage::PartsAreUnfenced) && is_in_parts(new) {
+                    seen.owner = record.owner;
+                }
+                self.all_same(
+                    Condition::Mine,
+                    &[Field::Status, Field::Owner, Field::Generation],
+                    &seen,
+                    record,
+                ) && !(self.is(Sabotage::LateSettlementRefused) && is_stale)
             }
-        }
-    }
-
-    /// Whether an extension may move a lease from `ends` to `until`.
-    fn extends(&self, ends: Timestamp, until: Timestamp) -> bool {
-        let (old, new) = (ends.as_millis(), until.as_millis());
-        match self.sabotage {
-            Sabotage::Untested(Condition::Extend(Field::LeaseUntil)) => true,
-            Sabotage::NotOlder(Condition::Extend(Field::LeaseUntil)) => old <= new,
-            Sabotage::LeasesAreTexts => old.to_string() < new.to_string(),
-            Sabotage::LeasesAreFloats => (old as f64) < (new as f64),
-            Sabotage::LeasesAreSigned => old.cast_signed() < new.cast_signed(),
-            _ => old < new,
         }
     }
 
@@ -237,12 +180,12 @@ impl Faulty {
         &self,
         condition: fn(Field) -> Condition,
         required: &[Field],
-        seen: &Revision,
-        record: &Record,
+        seen: &Record,
+        there: &Record,
     ) -> bool {
-        let there = Revision::of(record);
+        let (lease, there_lease) = (seen.lease_until(), there.lease_until());
         let every = [
-            (Field::Status, seen.status == there.status, true),
+            (Field::Status, seen.status() == there.status(), true),
             (Field::Owner, seen.owner == there.owner, true),
             (
                 Field::Generation,
@@ -250,15 +193,9 @@ impl Faulty {
                 seen.generation >= there.generation,
             ),
             (
-                Field::LockAcquiredAt,
-                self.equal(seen.lock_acquired_at.as_millis(), there.lock_acquired_at.as_millis()),
-                seen.lock_acquired_at >= there.lock_acquired_at,
-            ),
-            (
                 Field::LeaseUntil,
-                seen.lease_until == there.lease_until,
-                seen.lease_until.is_some() == there.lease_until.is_some()
-                    && seen.lease_until >= there.lease_until,
+                lease == there_lease,
+                lease.is_some() == there_lease.is_some() && lease >= there_lease,
             ),
             (
                 Field::ExpiresAt,
@@ -277,141 +214,41 @@ impl Faulty {
         })
     }
 
-    /// The record after the write.
-    fn written(&self, write: &Write, current: Option<&Record>) -> Record {
-        let record = match (write, current) {
-            (Write::Claim(lock) | Write::Reclaim { lock, .. }, _) | (Write::TakeOver { lock, .. }, None) => {
-                lock.clone().into()
+    /// The record after the put.
+    fn written(&self, put: &Put, current: Option<&Record>) -> Record {
+        let mut record = put.record().clone();
+        if let Some(current) = current {
+            match self.sabotage {
+                Sabotage::Keeps(act, field) if act == Act::of(put) => keep(&mut record, current, field, true),
+                Sabotage::KeepsIfUnset(act, field) if act == Act::of(put) => {
+                    keep(&mut record, current, field, false);
+                }
+                Sabotage::ExtensionCounts if Act::of(put) == Act::Extend => record.attempt += 1,
+                Sabotage::ExtensionLosesRequestId if Act::of(put) == Act::Extend => record.request_id = None,
+                Sabotage::ExtensionForgetsInterrupted if Act::of(put) == Act::Extend => {
+                    record.interrupted = false;
+                }
+                Sabotage::SettlementForgetsInterrupted if is_settled(&record) => {
+                    record.interrupted &= record.status() == Status::Released;
+                }
+                Sabotage::ExpiryOnlyGrows => record.expires_at = record.expires_at.max(current.expires_at),
+                _ => {}
             }
-            (Write::TakeOver { lock, .. }, Some(current)) => {
-                let mut record = Record { fingerprint: current.fingerprint, ..lock.clone().into() };
-                if self.is(Sabotage::TakeOverWritesFingerprint) {
-                    record.fingerprint = lock.fingerprint;
-                }
-                if self.is(Sabotage::TakeOverKeepsRequestId) && record.request_id.is_none() {
-                    record.request_id.clone_from(&current.request_id);
-                }
-                if self.is(Sabotage::TakeOverKeepsExpiry) {
-                    record.expires_at = record.expires_at.or(current.expires_at);
-                }
-                if self.is(Sabotage::TakeOverKeepsInterrupted) {
-                    record.interrupted |= current.interrupted;
-                }
-                record
+        }
+        record.state = match record.state {
+            State::Completed(outcome) => State::Completed(self.kept(outcome)),
+            State::Failed(outcome) if self.is(Sabotage::FailureIsCompletion) => {
+                State::Completed(self.kept(outcome))
             }
-            (Write::Settle { settlement, .. }, Some(current)) => self.settled(settlement, current),
-            (Write::Resolve { owner, generation, settlement, .. }, Some(current)) => {
-                let mut record = self.settled(settlement, current);
-                if !self.is(Sabotage::ResolveKeepsOwner) {
-                    record.owner = *owner;
-                }
-                if !self.is(Sabotage::ResolveKeepsGeneration) {
-                    record.generation = *generation;
-                }
-                if self.is(Sabotage::ResolveKeepsOutcome) && current.lease_until().is_none() {
-                    record.state = current.state.clone();
-                }
-                record
-            }
-            (Write::Extend { lease_until, expires_at, .. }, Some(current)) => {
-                self.extended(*lease_until, *expires_at, current)
-            }
-            (Write::Conclude { record, .. }, current) => self.concluded(record.clone(), current),
-            (Write::Settle { .. } | Write::Extend { .. } | Write::Resolve { .. }, None) => {
-                unreachable!("a write that needs a record is refused if there is none")
-            }
+            State::Failed(outcome) => State::Failed(self.kept(outcome)),
+            other => other,
         };
         self.stored(record)
     }
 
-    fn extended(&self, lease_until: Timestamp, expires_at: Option<Timestamp>, current: &Record) -> Record {
-        let mut record = Record { state: State::Started { lease_until }, expires_at, ..current.clone() };
-        match self.sabotage {
-            Sabotage::ExtensionKeepsExpiry => record.expires_at = current.expires_at,
-            Sabotage::ExtensionKeepsLaterExpiry => record.expires_at = expires_at.max(current.expires_at),
-            Sabotage::ExtensionOnlyMovesExpiry => record.expires_at = expires_at.or(current.expires_at),
-            Sabotage::ExtensionForgetsInterrupted => record.interrupted = false,
-            Sabotage::ExtensionKeepsLease => record.state = current.state.clone(),
-            Sabotage::ExtensionCounts => record.attempt = record.attempt.saturating_add(1),
-            Sabotage::ExtensionLosesRequestId => record.request_id = None,
-            _ => {}
-        }
-        record
-    }
-
-    fn concluded(&self, mut record: Record, current: Option<&Record>) -> Record {
-        record.state = match record.state {
-            State::Completed(outcome) => State::Completed(self.kept(outcome)),
-            State::Failed(outcome) if self.is(Sabotage::ConclusionIsCompletion) => {
-                State::Completed(self.kept(outcome))
-            }
-            State::Failed(outcome) => State::Failed(self.kept(outcome)),
-            State::Started { .. } if self.is(Sabotage::ConclusionLosesLease) => State::Released,
-            other => other,
-        };
-        let Some(current) = current else { return record };
-        match self.sabotage {
-            Sabotage::ConclusionKeepsRequestId if record.request_id.is_none() => {
-                record.request_id.clone_from(&current.request_id);
-            }
-            Sabotage::ConclusionKeepsFingerprint => record.fingerprint = current.fingerprint,
-            Sabotage::ConclusionKeepsAttempt => record.attempt = current.attempt,
-            Sabotage::ConclusionKeepsLock => record.lock_acquired_at = current.lock_acquired_at,
-            Sabotage::ConclusionKeepsExpiry => record.expires_at = current.expires_at,
-            Sabotage::ConclusionKeepsInterrupted => record.interrupted = current.interrupted,
-            Sabotage::ConclusionKeepsOutcome if current.lease_until().is_none() => match record.state {
-                State::Released | State::Completed(Outcome::Omitted) | State::Failed(Outcome::Omitted) => {
-                    record.state = current.state.clone();
-                }
-                _ => {}
-            },
-            _ => {}
-        }
-        record
-    }
-
-    fn settled(&self, settlement: &Settlement, current: &Record) -> Record {
-        let mut record = current.clone();
-        match settlement.clone() {
-            Settlement::Complete(outcome, expires_at) => {
-                (record.state, record.expires_at) = (State::Completed(self.kept(outcome)), Some(expires_at));
-            }
-            Settlement::Fail(outcome, expires_at) => {
-                let outcome = self.kept(outcome);
-                let completion = self.is(Sabotage::FailureIsCompletion);
-                record.state = if completion { State::Completed(outcome) } else { State::Failed(outcome) };
-                record.expires_at = Some(expires_at);
-            }
-            Settlement::Release { expires_at, interrupted } => {
-                record.expires_at = Some(expires_at);
-                record.interrupted = match self.sabotage {
-                    Sabotage::ReleaseKeepsInterrupted => record.interrupted,
-                    Sabotage::ReleaseOnlySetsInterrupted => record.interrupted || interrupted,
-                    _ => interrupted,
-                };
-                if !self.is(Sabotage::ReleaseKeepsLease) {
-                    record.state = State::Released;
-                }
-                if self.is(Sabotage::ReleaseMovesExpiry) {
-                    record.expires_at = Some(expires_at.saturating_add(Duration::from_secs(1)));
-                }
-                if self.is(Sabotage::ReleaseKeepsExpiry) {
-                    record.expires_at = current.expires_at;
-                }
-            }
-        }
-        if self.is(Sabotage::SettlementForgetsInterrupted) && !matches!(record.state, State::Released) {
-            record.interrupted = false;
-        }
-        if self.is(Sabotage::SettlementKeepsExpiry) {
-            record.expires_at = current.expires_at;
-        }
-        record
-    }
-
     fn kept(&self, outcome: Outcome) -> Outcome {
         match outcome {
-            Outcome::Omitted if self.is(Sabotage::ReclaimLeavesOutcome) => {
+            Outcome::Omitted if self.is(Sabotage::OldOutcomeShows) => {
                 // Acts as if the attributes of an older outcome were still in the record.
                 let old = self.inside().records.values().flatten().find_map(|record| match &record.state {
                     State::Completed(outcome @ Outcome::Retained(_)) => Some(outcome.clone()),
@@ -543,17 +380,72 @@ impl Faulty {
     }
 }
 
+/// Keeps `current`'s value of `field` in `record`: always, or only where `record` has none.
+fn keep(record: &mut Record, current: &Record, field: Field, always: bool) {
+    match field {
+        Field::Status | Field::LeaseUntil if always || record.lease_until().is_none() => {
+            record.state = current.state.clone();
+        }
+        Field::Owner => record.owner = current.owner,
+        Field::Generation => record.generation = current.generation,
+        Field::Attempt => record.attempt = current.attempt,
+        Field::Fingerprint => record.fingerprint = current.fingerprint,
+        Field::LockAcquiredAt => record.lock_acquired_at = current.lock_acquired_at,
+        Field::ExpiresAt if always || record.expires_at.is_none() => record.expires_at = current.expires_at,
+        Field::Interrupted if always || !record.interrupted => record.interrupted = current.interrupted,
+        Field::RequestId if always || record.request_id.is_none() => {
+            record.request_id.clone_from(&current.request_id);
+        }
+        Field::Outcome => match (&mut record.state, &current.state) {
+            (
+                State::Completed(new) | State::Failed(new),
+                State::Completed(outcome) | State::Failed(outcome),
+            ) if always || *new == Outcome::Omitted => new.clone_from(outcome),
+            (new @ (State::Released | State::Started { .. }), State::Completed(_) | State::Failed(_)) => {
+                new.clone_from(&current.state);
+            }
+            _ => {}
+        },
+        _ => {}
+    }
+}
+
+const fn outcome_of(record: &Record) -> Option<&Outcome> {
+    match &record.state {
+        State::Completed(outcome) | State::Failed(outcome) => Some(outcome),
+        State::Started { .. } | State::Released => None,
+    }
+}
+
+fn is_settled(record: &Record) -> bool {
+    record.status() != Status::Started
+}
+
+fn is_omitted(record: &Record) -> bool {
+    matches!(outcome_of(record), Some(Outcome::Omitted))
+}
+
+const fn is_in_parts(record: &Record) -> bool {
+    matches!(outcome_of(record), Some(Outcome::Retained(StoredResponse { place: Place::Chunks(_), .. })))
+}
+
+const LARGE: usize = 1 << 20;
+
+/// Whether a put has a response over 1 MiB.
+fn is_large(put: &Put) -> bool {
+    match outcome_of(put.record()) {
+        Some(Outcome::Retained(StoredResponse { place: Place::Inline(bytes), .. })) => bytes.len() > LARGE,
+        _ => false,
+    }
+}
+
 impl Store for Faulty {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         Box::pin(async move {
-            if self.is(Sabotage::LargeOutcomeRejected) && is_large(write) {
+            if self.is(Sabotage::LargeOutcomeRejected) && is_large(put) {
                 return Err(StoreError::new(StoreErrorKind::Rejected, "too large"));
             }
-            let answer = self.apply_now(key, write).await;
+            let answer = self.put_now(key, put).await;
             if self.is(Sabotage::DroppedAnswersStay) { self.written.call(answer).await } else { answer }
         })
     }

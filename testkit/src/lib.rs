@@ -28,6 +28,7 @@ pub mod pgbouncer;
 pub mod ports;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod puts;
 pub mod random;
 #[cfg(feature = "recording")]
 pub mod recording;

@@ -3,11 +3,12 @@
 
 use bytes::Bytes;
 use lambda_idempotency::store::{
-    Outcome, Place, Record, ResponseChunks, Revision, Settlement, State, Store,
+    Outcome, Place, Put, PutOutcome, Record, ResponseChunks, State, Store,
     StoreErrorKind::{self, Conflict, Rejected, Unavailable, Unstorable},
-    StoredResponse, Write, WriteOutcome,
+    StoredResponse,
     dynamodb::DynamoDbStore,
 };
+use testkit::puts::{self, Settlement};
 
 use super::{
     emulator::{Table, builder},
@@ -77,14 +78,14 @@ async fn each_error_code_maps_to_its_kind() {
         let (_wire, store) = answered(status, code, message).await;
         let is_definite = status < 500;
         let writes = [
-            Write::Claim(lasting_lock()),
-            Write::TakeOver { seen: Revision::of(&started()), lock: next_lock() },
+            puts::claim(lasting_lock()),
+            puts::take_over(&started(), next_lock()),
             settle(Settlement::Complete(Outcome::Omitted, SETTLED_UNTIL)),
             settle(release(true)),
-            Write::Conclude { seen: None, record: completed() },
+            puts::conclude(None, completed()),
         ];
         for write in writes {
-            let error = store.apply(&key(), &write).await.unwrap_err();
+            let error = store.put(&key(), &write).await.unwrap_err();
             let what = format!("{code}: {message}: {error}");
             assert_eq!((error.kind(), error.is_maybe_applied()), (kind, !is_definite), "{what}");
         }
@@ -104,7 +105,7 @@ async fn each_error_code_maps_to_its_kind() {
 async fn size_errors_are_reported_without_describing_tables() {
     for message in TOO_LARGE {
         let (wire, store) = answered(400, "ValidationException", message).await;
-        let error = store.apply(&key(), &settle(release(false))).await.unwrap_err();
+        let error = store.put(&key(), &settle(release(false))).await.unwrap_err();
         assert!(error.to_string().contains("it is too large"), "{error}");
         assert_eq!(wire.requests(), ["UpdateItem"]);
     }
@@ -126,23 +127,22 @@ fn large(bytes: usize) -> Outcome {
 async fn oversized_records_fit_without_their_response() {
     let table = Table::new().await;
     let complete = |outcome| settle(Settlement::Complete(outcome, SETTLED_UNTIL));
-    let conclude = |outcome| Write::Conclude {
-        seen: Some(Revision::of(&started())),
-        record: Record { state: State::Completed(outcome), ..lock().into() },
+    let conclude = |outcome| {
+        puts::conclude(Some(&started()), Record { state: State::Completed(outcome), ..lock().into() })
     };
-    for write in [complete as fn(Outcome) -> Write, conclude] {
+    for write in [complete as fn(Outcome) -> Put, conclude] {
         table.put(item(&key(), &started())).await;
-        let error = table.store.apply(&key(), &write(large(410_000))).await.unwrap_err();
+        let error = table.store.put(&key(), &write(large(410_000))).await.unwrap_err();
         assert_eq!((error.kind(), error.is_maybe_applied()), (Unstorable, false), "{error}");
         assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
-        let omitted = table.store.apply(&key(), &write(Outcome::Omitted)).await.unwrap();
-        assert_eq!(omitted, WriteOutcome::Applied);
+        let omitted = table.store.put(&key(), &write(Outcome::Omitted)).await.unwrap();
+        assert_eq!(omitted, PutOutcome::Applied);
     }
     // Other attributes count toward the item's size too.
     let mut heavy = item(&key(), &started());
     heavy.insert("note".into(), s("x".repeat(380_000)));
     table.put(heavy).await;
-    let error = table.store.apply(&key(), &complete(large(30_000))).await.unwrap_err();
+    let error = table.store.put(&key(), &complete(large(30_000))).await.unwrap_err();
     assert_eq!(error.kind(), Unstorable, "{error}");
-    assert_eq!(table.store.apply(&key(), &complete(Outcome::Omitted)).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(table.store.put(&key(), &complete(Outcome::Omitted)).await.unwrap(), PutOutcome::Applied);
 }

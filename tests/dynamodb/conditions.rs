@@ -1,22 +1,28 @@
-//! Tests each conjunct of each write's condition. The tests change one field of the expected record at a time. If the
-//! condition names that field, the store refuses the write and leaves the record unchanged. Otherwise the store applies
-//! the write.
+//! Tests each conjunct of each put's condition. The tests change one field of the expected record at a time. If the
+//! condition names that field, the store refuses the put and leaves the item unchanged. Otherwise, the store applies the
+//! put.
 
 use std::time::Duration;
 
 use lambda_idempotency::{
     Fingerprint,
-    store::{Generation, Lock, Outcome, Record, Revision, State, Store, StoreErrorKind, Write, WriteOutcome},
+    store::{Generation, Lock, Outcome, Put, PutOutcome, Record, State, Store, StoreErrorKind},
     time::Timestamp,
 };
+use testkit::puts;
 
 use super::{
     emulator::{Item, Table},
     fixtures::{
-        completed, every_form, in_parts, inline, item, key, lasting_lock, lock, ms, next_lock, owner,
-        release, resolve, s, settle, settlements, started, with_state,
+        completed, concluded, every_form, in_parts, inline, item, key, lasting_lock, lock, ms, next_lock,
+        owner, release, resolve, s, settlements, started, with_state,
     },
 };
+
+/// What a `Replace` compares besides the status. A settled record has no lease.
+const VERSION: [&str; 4] = ["owner", "generation", "expires_at", "lease_until"];
+/// What a `Mine` compares besides the status.
+const CLAIM: &[&str] = &["owner", "generation"];
 
 /// Returns copies of `base`, each with one changed field, and that field's name.
 fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
@@ -27,7 +33,6 @@ fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
         ("generation", Record { generation: Generation::new(base.generation.get() + 1), ..base.clone() }),
         ("generation", Record { generation: Generation::new(base.generation.get() - 1), ..base.clone() }),
         ("lock_acquired_at", Record { lock_acquired_at: later(base.lock_acquired_at), ..base.clone() }),
-        ("lock_acquired_at", Record { lock_acquired_at: earlier(base.lock_acquired_at), ..base.clone() }),
         ("interrupted", Record { interrupted: !base.interrupted, ..base.clone() }),
         ("fingerprint", Record { fingerprint: Fingerprint::from_digest([0xf2; 32]), ..base.clone() }),
         ("attempt", Record { attempt: 7, ..base.clone() }),
@@ -53,61 +58,77 @@ fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
     apart
 }
 
-/// Checks that, besides the status, `conjuncts` are exactly the fields in which the stored record must equal `base`. If
-/// the record differs from `base` in one of these fields, the store must refuse the write. If the record differs in
-/// another field, or doesn't differ, the store must apply the write.
-async fn has_exactly(table: &Table, name: &str, write: &Write, base: &Record, conjuncts: &[&str]) {
-    let key = key();
+/// The item of `record`, with an attribute that another program added.
+fn with_addition(record: &Record) -> Item {
+    let mut item = item(&key(), record);
+    item.insert("added_by_hand".into(), s("x"));
+    item
+}
+
+/// Whether the put writes `field`, or all of the record, although its condition doesn't compare it. The other fields
+/// never differ from the expected record under one owner and generation.
+fn writes(put: &Put, field: &str) -> bool {
+    let is_settled = ["expires_at", "lease_until", "interrupted"].contains(&field);
+    field == "nothing" || put.begins_anew() || (matches!(put, Put::Mine { .. }) && is_settled)
+}
+
+/// Checks that, besides the status, `conjuncts` are exactly the fields in which the stored record must equal `base`.
+/// After the put, the item is the new record, and has the addition only if the put doesn't begin anew.
+async fn has_exactly(table: &Table, put: &Put, base: &Record, conjuncts: &[&str]) {
     let mut tried: Vec<&str> = Vec::new();
     for (field, record) in std::iter::once(("nothing", base.clone())).chain(one_field_apart(base)) {
-        let before = item(&key, &record);
+        let before = with_addition(&record);
         table.put(before.clone()).await;
-        let written = table.store.apply(&key, write).await.unwrap();
-        let after = table.record_item(&key).await.unwrap();
+        let written = table.store.put(&key(), put).await.unwrap();
+        let after = table.record_item(&key()).await.unwrap();
+        let what = format!("on a record that differs in {field}: {put:?}");
         if conjuncts.contains(&field) {
             tried.push(field);
+            assert_eq!((written, after), (PutOutcome::Refused(Some(record)), before), "{what}");
+            continue;
+        }
+        assert_eq!(written, PutOutcome::Applied, "{what}");
+        if writes(put, field) {
+            let new = put.record();
+            let expected = if put.begins_anew() { item(&key(), new) } else { with_addition(new) };
             assert_eq!(
-                written,
-                WriteOutcome::Refused(Some(record)),
-                "{name} on a record that differs in {field}"
+                (after, table.store.read(&key()).await.unwrap().as_ref()),
+                (expected, Some(new)),
+                "{what}"
             );
-            assert_eq!(after, before, "{name} was refused, but changed a record that differs in {field}");
-        } else {
-            let expected = write.apply_to(Some(&record)).unwrap();
-            assert_eq!(written, WriteOutcome::Applied, "{name} on a record that differs in {field}");
-            assert_eq!(after, item(&key, &expected), "{name} on a record that differs in {field}");
-            assert_eq!(table.store.read(&key).await.unwrap(), Some(expected));
         }
     }
     tried.dedup();
-    assert_eq!(tried.len(), conjuncts.len(), "{name}: {tried:?}");
+    assert_eq!(tried.len(), conjuncts.len(), "{put:?}: {tried:?}");
 }
 
-/// Checks that the write is refused for `record`, and that the refusal returns the record.
-async fn refuses(table: &Table, name: &str, write: &Write, record: &Record) {
+/// Checks that the put is refused for `record`, and that the refusal returns the record.
+async fn refuses(table: &Table, put: &Put, record: &Record) {
     let before = item(&key(), record);
     table.put(before.clone()).await;
-    let written = table.store.apply(&key(), write).await.unwrap();
-    assert_eq!(written, WriteOutcome::Refused(Some(record.clone())), "{name} on {:?}", record.status());
-    assert_eq!(table.record_item(&key()).await, Some(before), "{name} on {:?}", record.status());
+    let written = table.store.put(&key(), put).await.unwrap();
+    assert_eq!(written, PutOutcome::Refused(Some(record.clone())), "{put:?}");
+    assert_eq!(table.record_item(&key()).await, Some(before), "{put:?}");
 }
 
-/// Checks that the store doesn't apply the write to the item `before`: the STARTED record that the write expects, but
-/// with the status of a settled one. The item still has a lease, which a settled record can't have. So the store
-/// reports the item as corrupt, and leaves it unchanged.
-async fn status_alone_refuses(table: &Table, name: &str, write: &Write, before: Item) {
-    table.put(before.clone()).await;
-    let error = table.store.apply(&key(), write).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{name}");
-    assert!(!error.is_maybe_applied(), "{name}");
-    assert_eq!(table.record_item(&key()).await, Some(before), "{name}");
+/// Checks that the store doesn't apply the put to the STARTED record that it expects, but with the status of a settled
+/// one. The item still has a lease, which a settled record can't have. So the store reports the item as corrupt, and
+/// leaves it unchanged.
+async fn status_alone_refuses(table: &Table, put: &Put, base: &Record) {
+    for status in ["COMPLETED", "FAILED", "RELEASED"] {
+        let mut before = item(&key(), base);
+        before.insert("status".into(), s(status));
+        table.put(before.clone()).await;
+        let error = table.store.put(&key(), put).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Corrupt, false), "{put:?}");
+        assert_eq!(table.record_item(&key()).await, Some(before), "{put:?}");
+    }
 }
 
-async fn refuses_the_absent(name: &str, write: &Write) {
+async fn refuses_the_absent(put: &Put) {
     let table = Table::new().await;
-    let written = table.store.apply(&key(), write).await.unwrap();
-    assert_eq!(written, WriteOutcome::Refused(None), "{name}");
-    assert_eq!(table.items().await, [], "{name}");
+    assert_eq!(table.store.put(&key(), put).await.unwrap(), PutOutcome::Refused(None), "{put:?}");
+    assert_eq!(table.items().await, [], "{put:?}");
 }
 
 fn every_state() -> Vec<Record> {
@@ -130,215 +151,75 @@ fn settled_records() -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn t1_claims_only_absent_records() {
+async fn creates_require_that_no_record_exists() {
     let table = Table::new().await;
-    let claim = Write::Claim(lock());
-    assert_eq!(table.store.apply(&key(), &claim).await.unwrap(), WriteOutcome::Applied);
-    assert_eq!(table.items().await, [item(&key(), &started())]);
-    assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
+    for put in [puts::claim(lock()), puts::conclude(None, completed())] {
+        let table = Table::new().await;
+        assert_eq!(table.store.put(&key(), &put).await.unwrap(), PutOutcome::Applied);
+        assert_eq!(table.items().await, [item(&key(), put.record())]);
+        assert_eq!(table.store.read(&key()).await.unwrap().as_ref(), Some(put.record()));
+    }
     for record in every_state() {
-        refuses(&table, "T1", &Write::Claim(next_lock()), &record).await;
+        refuses(&table, &puts::claim(next_lock()), &record).await;
+        refuses(&table, &puts::conclude(None, concluded()), &record).await;
     }
 }
 
-#[tokio::test]
-async fn t2_requires_the_settled_record_unchanged() {
-    let table = Table::new().await;
-    for base in [completed(), with_state(State::Failed(in_parts())), with_state(State::Released)] {
-        let reclaim = Write::Reclaim { seen: Revision::of(&base), lock: next_lock() };
-        has_exactly(&table, "T2 settled", &reclaim, &base, &["owner", "generation", "expires_at"]).await;
-        for other in every_state().into_iter().filter(|other| other.status() != base.status()) {
-            refuses(&table, "T2 settled, status", &reclaim, &other).await;
-        }
-        refuses_the_absent("T2 settled", &reclaim).await;
-    }
-}
-
-#[tokio::test]
-async fn t2_requires_the_started_record_unchanged() {
-    let table = Table::new().await;
-    for base in started_records() {
-        let reclaim = Write::Reclaim { seen: Revision::of(&base), lock: next_lock() };
-        let conjuncts = ["owner", "generation", "expires_at", "lease_until"];
-        has_exactly(&table, "T2 STARTED", &reclaim, &base, &conjuncts).await;
-        for other in settled_records() {
-            refuses(&table, "T2 STARTED, status", &reclaim, &other).await;
-        }
-        for status in ["COMPLETED", "FAILED", "RELEASED"] {
-            let mut before = item(&key(), &base);
-            before.insert("status".into(), s(status));
-            status_alone_refuses(&table, "T2 STARTED, status", &reclaim, before).await;
-        }
-        refuses_the_absent("T2 STARTED", &reclaim).await;
-    }
-}
-
-#[tokio::test]
-async fn t2_keeps_nothing_of_the_old_record() {
-    let table = Table::new().await;
-    let mut before = item(&key(), &completed());
-    before.insert("added_by_hand".into(), s("x"));
-    table.put(before).await;
-    let lock = Lock { request_id: None, ..next_lock() };
-    let reclaim = Write::Reclaim { seen: Revision::of(&completed()), lock: lock.clone() };
-    assert_eq!(table.store.apply(&key(), &reclaim).await.unwrap(), WriteOutcome::Applied);
-    assert_eq!(table.record_item(&key()).await, Some(item(&key(), &lock.into())));
-}
-
-#[tokio::test]
-async fn t3_requires_the_stale_claim_unchanged() {
-    let table = Table::new().await;
-    for base in started_records() {
-        for lock in every_form(&next_lock()) {
-            let name = format!("T3 by {lock:?}");
-            let take_over = Write::TakeOver { seen: Revision::of(&base), lock };
-            let conjuncts = ["owner", "generation", "lock_acquired_at", "lease_until"];
-            has_exactly(&table, &name, &take_over, &base, &conjuncts).await;
-            for other in settled_records() {
-                refuses(&table, &name, &take_over, &other).await;
-            }
-            for status in ["COMPLETED", "FAILED", "RELEASED"] {
-                let mut before = item(&key(), &base);
-                before.insert("status".into(), s(status));
-                status_alone_refuses(&table, &name, &take_over, before).await;
-            }
-            refuses_the_absent(&name, &take_over).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn t7_requires_the_owners_claim() {
-    let table = Table::new().await;
-    for base in started_records() {
+/// Puts of every kind that replace `seen`.
+fn replacements(seen: &Record) -> Vec<Put> {
+    let other_request = Lock { fingerprint: Fingerprint::from_digest([0xf3; 32]), ..next_lock() };
+    let mut replacements = vec![
+        puts::reclaim(seen, Lock { request_id: None, ..other_request }),
+        puts::conclude(Some(seen), concluded()),
+        // The protocol never concludes with a STARTED record, but a store must accept one.
+        puts::conclude(Some(seen), Lock { expires_at: None, ..next_lock() }.into()),
+    ];
+    replacements.extend(settlements().into_iter().map(|(_, settlement)| resolve(seen, settlement)));
+    if let Some(lease_until) = seen.lease_until() {
+        replacements.extend(every_form(&next_lock()).into_iter().map(|lock| puts::take_over(seen, lock)));
         for expires_at in [next_lock().expires_at, None] {
-            let write = Write::Extend {
-                owner: base.owner,
-                generation: base.generation,
-                lease_until: next_lock().lease_until,
+            replacements.push(puts::extend(
+                &seen.lock_until(lease_until),
+                next_lock().lease_until,
                 expires_at,
-            };
-            let name = format!("T7 to {expires_at:?}");
-            has_exactly(&table, &name, &write, &base, &["owner", "generation"]).await;
+            ));
+        }
+    }
+    replacements
+}
+
+#[tokio::test]
+async fn replacements_require_the_version_seen() {
+    let table = Table::new().await;
+    for base in every_state() {
+        for put in replacements(&base) {
+            let is_started = base.lease_until().is_some();
+            has_exactly(&table, &put, &base, &VERSION[..if is_started { 4 } else { 3 }]).await;
+            for other in every_state().into_iter().filter(|other| other.status() != base.status()) {
+                refuses(&table, &put, &other).await;
+            }
+            if is_started {
+                status_alone_refuses(&table, &put, &base).await;
+            }
+        }
+        refuses_the_absent(&puts::reclaim(&base, next_lock())).await;
+        refuses_the_absent(&resolve(&base, release(false))).await;
+    }
+}
+
+#[tokio::test]
+async fn settlements_require_the_owners_claim() {
+    let table = Table::new().await;
+    // The lease of the third claim expired long ago, and no other delivery took it over.
+    let stale = Lock { lease_until: ms(1000), expires_at: Some(ms(2000)), lock_acquired_at: ms(1), ..lock() };
+    for held in [lock(), lasting_lock(), stale] {
+        for (_, settlement) in settlements() {
+            let put = puts::settle(&held, settlement);
+            has_exactly(&table, &put, &held.clone().into(), CLAIM).await;
             for other in settled_records() {
-                refuses(&table, &name, &write, &other).await;
+                refuses(&table, &put, &other).await;
             }
-            refuses_the_absent(&name, &write).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn conclusions_require_the_version_seen() {
-    let table = Table::new().await;
-    let version = ["owner", "generation", "lock_acquired_at", "expires_at", "lease_until"];
-    for base in started_records() {
-        let write = Write::Conclude { seen: Some(Revision::of(&base)), record: completed() };
-        has_exactly(&table, "conclusion, STARTED", &write, &base, &version).await;
-        for other in settled_records() {
-            refuses(&table, "conclusion, STARTED", &write, &other).await;
-        }
-        refuses_the_absent("conclusion, STARTED", &write).await;
-    }
-    for base in settled_records() {
-        // The protocol never concludes with a STARTED record, but a store must accept one, even one without an expiry.
-        let write = Write::Conclude { seen: Some(Revision::of(&base)), record: lasting_lock().into() };
-        has_exactly(&table, "conclusion, settled", &write, &base, &version[..4]).await;
-        refuses_the_absent("conclusion, settled", &write).await;
-    }
-}
-
-#[tokio::test]
-async fn t4_to_t6_require_the_owners_claim() {
-    let table = Table::new().await;
-    for (name, settlement) in settlements() {
-        let write = settle(settlement);
-        for base in started_records() {
-            has_exactly(&table, name, &write, &base, &["owner", "generation"]).await;
-        }
-        for other in settled_records() {
-            refuses(&table, &format!("{name}, status"), &write, &other).await;
-        }
-        refuses_the_absent(name, &write).await;
-    }
-}
-
-#[tokio::test]
-async fn operator_writes_require_started_records_unchanged() {
-    let table = Table::new().await;
-    for base in started_records() {
-        for (name, settlement) in settlements() {
-            let (name, write) = (format!("operator, STARTED, as {name}"), resolve(&base, settlement));
-            let conjuncts = ["owner", "generation", "lock_acquired_at", "expires_at", "lease_until"];
-            has_exactly(&table, &name, &write, &base, &conjuncts).await;
-            for other in settled_records() {
-                refuses(&table, &name, &write, &other).await;
-            }
-            for status in ["COMPLETED", "FAILED", "RELEASED"] {
-                let mut before = item(&key(), &base);
-                before.insert("status".into(), s(status));
-                status_alone_refuses(&table, &name, &write, before).await;
-            }
-            refuses_the_absent(&name, &write).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn operator_writes_require_settled_records_unchanged() {
-    let table = Table::new().await;
-    for base in settled_records() {
-        for (name, settlement) in settlements() {
-            let (name, write) =
-                (format!("operator, {:?}, as {name}", base.status()), resolve(&base, settlement));
-            let conjuncts = ["owner", "generation", "lock_acquired_at", "expires_at"];
-            has_exactly(&table, &name, &write, &base, &conjuncts).await;
-        }
-        let write = resolve(&base, release(false));
-        for other in every_state().into_iter().filter(|other| other.status() != base.status()) {
-            refuses(&table, "operator, status", &write, &other).await;
-        }
-        refuses_the_absent("operator", &write).await;
-    }
-}
-
-#[tokio::test]
-async fn settlements_ignore_the_clock() {
-    // The lease expired long ago, and no other delivery took over the claim.
-    let table = Table::new().await;
-    let old = Lock { lease_until: ms(1000), expires_at: Some(ms(2000)), lock_acquired_at: ms(1), ..lock() };
-    table.put(item(&key(), &old.into())).await;
-    let written = table.store.apply(&key(), &settle(release(false))).await.unwrap();
-    assert_eq!(written, WriteOutcome::Applied);
-}
-
-#[tokio::test]
-async fn impossible_versions_are_refused() {
-    let table = Table::new().await;
-    table.put(item(&key(), &started())).await;
-    let seen = Revision { lease_until: None, ..Revision::of(&started()) };
-    for write in [Write::Reclaim { seen, lock: next_lock() }, Write::TakeOver { seen, lock: next_lock() }] {
-        assert_eq!(table.store.apply(&key(), &write).await.unwrap(), WriteOutcome::Refused(Some(started())));
-    }
-    let resolve = |seen| Write::Resolve {
-        seen,
-        owner: owner(1),
-        generation: Generation::new(1),
-        settlement: release(false),
-    };
-    let written = table.store.apply(&key(), &resolve(seen)).await.unwrap();
-    assert_eq!(written, WriteOutcome::Refused(Some(started())));
-    let table = Table::new().await;
-    table.put(item(&key(), &completed())).await;
-    let seen = Revision { lease_until: Some(ms(1)), ..Revision::of(&completed()) };
-    let written = table.store.apply(&key(), &resolve(seen)).await.unwrap();
-    assert_eq!(written, WriteOutcome::Refused(Some(completed())));
-    let endless = Revision { expires_at: None, ..Revision::of(&completed()) };
-    for seen in [seen, endless] {
-        let conclusion = Write::Conclude { seen: Some(seen), record: completed() };
-        for write in [Write::Reclaim { seen, lock: next_lock() }, resolve(seen), conclusion] {
-            let written = table.store.apply(&key(), &write).await.unwrap();
-            assert_eq!(written, WriteOutcome::Refused(Some(completed())));
+            refuses_the_absent(&put).await;
         }
     }
 }
@@ -351,16 +232,16 @@ async fn concurrent_claims_have_one_winner() {
         let store = table.store.clone();
         claims.spawn(async move {
             let lock = Lock { owner: owner(byte), ..lock() };
-            (byte, store.apply(&key(), &Write::Claim(lock)).await.unwrap())
+            (byte, store.put(&key(), &puts::claim(lock)).await.unwrap())
         });
     }
     let answers = claims.join_all().await;
-    let winners: Vec<_> = answers.iter().filter(|(_, written)| *written == WriteOutcome::Applied).collect();
+    let winners: Vec<_> = answers.iter().filter(|(_, written)| *written == PutOutcome::Applied).collect();
     assert_eq!(winners.len(), 1);
     let winner = Record { owner: owner(winners[0].0), ..started() };
     for (byte, written) in &answers {
         if *byte != winners[0].0 {
-            assert_eq!(*written, WriteOutcome::Refused(Some(winner.clone())));
+            assert_eq!(*written, PutOutcome::Refused(Some(winner.clone())));
         }
     }
 }

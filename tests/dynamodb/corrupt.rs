@@ -2,7 +2,8 @@
 //! them as absent.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use lambda_idempotency::store::{Outcome, Record, State, Store, StoreErrorKind, Write};
+use lambda_idempotency::store::{Outcome, Record, State, Store, StoreErrorKind};
+use testkit::puts;
 
 use super::{
     emulator::{Item, Table},
@@ -162,7 +163,7 @@ async fn unreadable_records_are_corrupt() {
 async fn is_corrupt(table: &Table, mutated: &Item, attribute: &str, why: &str) {
     table.put(mutated.clone()).await;
     let of_a_read = table.store.read(&key()).await.unwrap_err();
-    let of_a_claim = table.store.apply(&key(), &Write::Claim(next_lock())).await.unwrap_err();
+    let of_a_claim = table.store.put(&key(), &puts::claim(next_lock())).await.unwrap_err();
     for error in [of_a_read, of_a_claim] {
         assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{attribute} {why}: {error}");
         assert!(!error.is_maybe_applied());

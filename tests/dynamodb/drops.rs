@@ -6,9 +6,10 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 use aws_sdk_dynamodb::types::{AttributeValue, Update};
 use bytes::Bytes;
 use lambda_idempotency::store::{
-    BoxFuture, ResponseChunks, Settlement, Store, Write, WriteOutcome,
+    BoxFuture, Put, PutOutcome, ResponseChunks, Store,
     dynamodb::{DynamoDbStore, Transaction},
 };
+use testkit::puts::{self, Settlement};
 
 use super::{
     emulator::{TABLE, Table, builder},
@@ -30,7 +31,7 @@ async fn polled<T>(call: impl Future<Output = T>, times: usize) -> Option<T> {
     .await
 }
 
-fn complete() -> Write {
+fn complete() -> Put {
     settle(Settlement::Complete(inline(), SETTLED_UNTIL))
 }
 
@@ -52,9 +53,9 @@ const CALLS: [&str; 6] = ["claim", "read", "settle", "commit", "write chunks", "
 
 async fn call(store: &DynamoDbStore, name: &str) {
     match name {
-        "claim" => drop(store.apply(&key(), &Write::Claim(lock())).await),
+        "claim" => drop(store.put(&key(), &puts::claim(lock())).await),
         "read" => drop(store.read(&key()).await),
-        "settle" => drop(store.apply(&key(), &complete()).await),
+        "settle" => drop(store.put(&key(), &complete()).await),
         "commit" => {
             drop(store.transactions().unwrap().commit(&key(), &complete(), &effect(), "token").await);
         }
@@ -121,18 +122,18 @@ async fn still_serves(table: &Table, name: &str) {
     let completed = complete().apply_to(Some(&started()));
     match name {
         "claim" => {
-            let written = store.apply(&key(), &Write::Claim(lock())).await.unwrap();
+            let written = store.put(&key(), &puts::claim(lock())).await.unwrap();
             assert!(
-                [WriteOutcome::Applied, WriteOutcome::Refused(Some(started()))].contains(&written),
+                [PutOutcome::Applied, PutOutcome::Refused(Some(started()))].contains(&written),
                 "{written:?}"
             );
             assert_eq!(store.read(&key()).await.unwrap(), Some(started()));
         }
         "read" => assert_eq!(store.read(&key()).await.unwrap(), None),
         "settle" => {
-            let written = store.apply(&key(), &complete()).await.unwrap();
-            let made = WriteOutcome::Refused(completed.clone());
-            assert!([WriteOutcome::Applied, made].contains(&written), "{written:?}");
+            let written = store.put(&key(), &complete()).await.unwrap();
+            let made = PutOutcome::Refused(completed.clone());
+            assert!([PutOutcome::Applied, made].contains(&written), "{written:?}");
             assert_eq!(store.read(&key()).await.unwrap(), completed);
         }
         "commit" => {

@@ -6,11 +6,12 @@ use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        Outcome, Record, Settlement, State, StoreBuilder, StoreErrorKind, StoredResponse, Write,
+        Outcome, Put, Record, State, StoreBuilder, StoreErrorKind, StoredResponse,
         dynamodb::{DynamoDbStore, OperationEnded},
     },
 };
 use serde_json::{Value, json};
+use testkit::puts::Settlement;
 
 use super::{
     emulator::{Item, builder},
@@ -87,7 +88,7 @@ async fn ended(old: Option<&Record>, new: Option<&Record>) -> Option<OperationEn
     store(|builder| builder).await.ended_in(changed(old, new).to_string()).unwrap()
 }
 
-fn after(write: &Write, record: Option<&Record>) -> Record {
+fn after(write: &Put, record: Option<&Record>) -> Record {
     write.apply_to(record).expect("the write applies")
 }
 

@@ -15,10 +15,11 @@ use futures_util::future::join_all;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        ResponseChunks, Revision, Store, StoreError, StoreErrorKind, Write, WriteOutcome,
+        PutOutcome, ResponseChunks, Store, StoreError, StoreErrorKind,
         dynamodb::{DynamoDbStore, Transaction},
     },
 };
+use testkit::puts;
 use tokio::net::TcpSocket;
 
 use super::{
@@ -30,11 +31,11 @@ use super::{
     wire::{Reply, Wire},
 };
 
-async fn claim(script: &[Reply]) -> (Result<WriteOutcome, StoreError>, usize) {
+async fn claim(script: &[Reply]) -> (Result<PutOutcome, StoreError>, usize) {
     let wire = Wire::scripted(None, script).await;
     let hangs = script.iter().any(|reply| matches!(reply, Reply::Hang));
     let store = if hangs { hasty(&wire).await } else { on(&wire).await };
-    let written = store.apply(&key(), &Write::Claim(lock())).await;
+    let written = store.put(&key(), &puts::claim(lock())).await;
     (written, wire.requests().len())
 }
 
@@ -120,7 +121,7 @@ async fn timeouts_between_attempts_are_ambiguous() {
     // The operation timeout is long enough for the first attempt, even on a busy machine.
     let builder = patient(DynamoDbStore::builder(TABLE).client(client));
     let store = builder.operation_timeout(Duration::from_secs(6)).build().await.unwrap();
-    let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    let error = store.put(&key(), &puts::claim(lock())).await.unwrap_err();
     assert!(error.to_string().contains("didn't answer in time"), "{error}");
     assert!(error.is_maybe_applied());
     assert_eq!(wire.requests().len(), 1);
@@ -133,9 +134,9 @@ async fn refused_connections_fail_fast_as_unapplied() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
     let store = builder(address).build().await.unwrap();
-    for write in [Write::Claim(lock()), settle(release(false))] {
+    for write in [puts::claim(lock()), settle(release(false))] {
         let start = Instant::now();
-        let error = store.apply(&key(), &write).await.unwrap_err();
+        let error = store.put(&key(), &write).await.unwrap_err();
         // The store doesn't wait for the attempt timeout, which is 20 s.
         assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
@@ -160,7 +161,7 @@ async fn without_credentials_nothing_is_sent() {
         .endpoint_url(format!("http://{}", wire.address));
     let builder = DynamoDbStore::builder(TABLE).client(Client::from_conf(config.build()));
     let store = patient(builder).build().await.unwrap();
-    let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    let error = store.put(&key(), &puts::claim(lock())).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(!error.is_maybe_applied(), "{error:?}");
     assert_eq!(
@@ -175,7 +176,7 @@ async fn without_credentials_nothing_is_sent() {
 async fn unsendable_requests_are_certainly_not_applied() {
     let config = config("127.0.0.1:9".parse().unwrap()).endpoint_url("not a URL").build();
     let store = DynamoDbStore::new(Client::from_conf(config), TABLE).unwrap();
-    let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    let error = store.put(&key(), &puts::claim(lock())).await.unwrap_err();
     assert!(!error.is_maybe_applied(), "{error:?}");
 }
 
@@ -184,7 +185,7 @@ async fn lost_requests_are_retried() {
     let table = Table::new().await;
     let wire = Wire::scripted(Some(table.address), &[Reply::Close, Reply::Forward]).await;
     let store = on(&wire).await;
-    assert_eq!(store.apply(&key(), &Write::Claim(lock())).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key(), &puts::claim(lock())).await.unwrap(), PutOutcome::Applied);
     assert_eq!(wire.requests(), ["PutItem", "PutItem"]);
 }
 
@@ -230,10 +231,10 @@ async fn dead_pooled_connections_cost_milliseconds() {
 
 #[tokio::test]
 async fn retried_writes_find_their_own_record() {
-    let take_over = Write::TakeOver { seen: Revision::of(&started()), lock: next_lock() };
-    let reclaim = Write::Reclaim { seen: Revision::of(&completed()), lock: next_lock() };
+    let take_over = puts::take_over(&started(), next_lock());
+    let reclaim = puts::reclaim(&completed(), next_lock());
     let mut cases = vec![
-        ("T1", None, Write::Claim(lock())),
+        ("T1", None, puts::claim(lock())),
         ("T3", Some(started()), take_over),
         ("T2", Some(completed()), reclaim),
     ];
@@ -250,8 +251,8 @@ async fn retried_writes_find_their_own_record() {
                     table.put(item(&key, before)).await;
                 }
                 let wire = Wire::scripted(Some(table.address), &script).await;
-                let written = resending(&wire).await.apply(&key, write).await.unwrap();
-                assert_eq!(written, WriteOutcome::Refused(write.apply_to(before.as_ref())), "{name}");
+                let written = resending(&wire).await.put(&key, write).await.unwrap();
+                assert_eq!(written, PutOutcome::Refused(write.apply_to(before.as_ref())), "{name}");
             }
         });
         join_all(writes).await;
@@ -263,7 +264,7 @@ async fn writes_without_answers_are_ambiguous() {
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
         let wire = Wire::scripted(Some(table.address), &[lost]).await;
-        let error = hasty(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+        let error = hasty(&wire).await.put(&key(), &puts::claim(lock())).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         assert!(error.is_maybe_applied());
         assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
@@ -275,8 +276,8 @@ async fn failed_conditions_are_always_definite() {
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
     let wire = Wire::scripted(Some(table.address), &[Reply::internal(), Reply::Forward]).await;
-    let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap();
-    assert_eq!(written, WriteOutcome::Refused(Some(completed())));
+    let written = on(&wire).await.put(&key(), &puts::claim(lock())).await.unwrap();
+    assert_eq!(written, PutOutcome::Refused(Some(completed())));
 }
 
 #[tokio::test]
@@ -290,8 +291,8 @@ async fn refusals_without_an_item_read_the_record() {
         _ => Reply::Forward,
     })
     .await;
-    let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap();
-    assert_eq!(written, WriteOutcome::Refused(Some(completed())));
+    let written = on(&wire).await.put(&key(), &puts::claim(lock())).await.unwrap();
+    assert_eq!(written, PutOutcome::Refused(Some(completed())));
     assert_eq!(wire.requests(), ["PutItem", "GetItem"]);
 }
 
@@ -304,7 +305,7 @@ async fn failed_reads_leave_the_claim_ambiguous() {
         _ => Reply::error(400, "ThrottlingException", "later"),
     })
     .await;
-    let error = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    let error = on(&wire).await.put(&key(), &puts::claim(lock())).await.unwrap_err();
     assert!(error.is_maybe_applied(), "{error}");
 }
 
@@ -313,37 +314,33 @@ async fn every_transition_is_one_request() {
     let table = Table::new().await;
     let wire = Wire::scripted(Some(table.address), &[Reply::Forward]).await;
     let store = on(&wire).await;
-    let take_over = Write::TakeOver { seen: Revision::of(&started()), lock: next_lock() };
+    let take_over = puts::take_over(&started(), next_lock());
     let late = settle(release(false));
-    let complete = Write::Settle {
-        owner: next_lock().owner,
-        generation: next_lock().generation,
-        settlement: settlements().remove(0).1,
-    };
-    let claim = Write::Claim(lock());
+    let complete = puts::settle(&next_lock(), settlements().remove(0).1);
+    let claim = puts::claim(lock());
     let mut record = None;
     for write in [&claim, &claim, &take_over, &late, &complete, &claim] {
         let expected = write.apply_to(record.as_ref());
-        let written = store.apply(&key(), write).await.unwrap();
+        let written = store.put(&key(), write).await.unwrap();
         match expected {
             Some(after) => {
-                assert_eq!(written, WriteOutcome::Applied);
+                assert_eq!(written, PutOutcome::Applied);
                 record = Some(after);
             }
-            None => assert_eq!(written, WriteOutcome::Refused(record.clone())),
+            None => assert_eq!(written, PutOutcome::Refused(record.clone())),
         }
     }
     // In order: a claim, a duplicate, a takeover, the late settlement of the claim that was taken over, the
     // completion, and a duplicate.
     assert_eq!(wire.requests(), ["PutItem", "PutItem", "UpdateItem", "UpdateItem", "UpdateItem", "PutItem"]);
-    let reclaim = Write::Reclaim { seen: Revision::of(&record.unwrap()), lock: lock() };
-    assert_eq!(store.apply(&key(), &reclaim).await.unwrap(), WriteOutcome::Applied);
+    let reclaim = puts::reclaim(&record.unwrap(), lock());
+    assert_eq!(store.put(&key(), &reclaim).await.unwrap(), PutOutcome::Applied);
     assert_eq!(wire.requests().len(), 7);
     // An operator's write is one update. Sending it again is one update that is refused.
     let release = resolve(&started(), release(true));
-    assert_eq!(store.apply(&key(), &release).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key(), &release).await.unwrap(), PutOutcome::Applied);
     let released = release.apply_to(Some(&started()));
-    assert_eq!(store.apply(&key(), &release).await.unwrap(), WriteOutcome::Refused(released));
+    assert_eq!(store.put(&key(), &release).await.unwrap(), PutOutcome::Refused(released));
     assert_eq!(wire.requests()[7..], ["UpdateItem", "UpdateItem"]);
 }
 
@@ -352,17 +349,17 @@ async fn writes_are_conditional_and_reads_consistent() {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
     let store = on(&wire).await;
     let mut writes = vec![
-        Write::Claim(lock()),
-        Write::Reclaim { seen: Revision::of(&completed()), lock: lock() },
-        Write::Reclaim { seen: Revision::of(&started()), lock: lock() },
-        Write::TakeOver { seen: Revision::of(&started()), lock: lock() },
+        puts::claim(lock()),
+        puts::reclaim(&completed(), lock()),
+        puts::reclaim(&started(), lock()),
+        puts::take_over(&started(), lock()),
     ];
     for base in [started(), completed()] {
         writes.extend(settlements().into_iter().map(|(_, settlement)| resolve(&base, settlement)));
     }
     writes.extend(settlements().into_iter().map(|(_, settlement)| settle(settlement)));
     for write in &writes {
-        assert_eq!(store.apply(&key(), write).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(store.put(&key(), write).await.unwrap(), PutOutcome::Applied);
     }
     for body in wire.bodies() {
         assert!(body.contains(r#""ConditionExpression":"#), "{body}");
@@ -440,7 +437,7 @@ async fn empty_answers_count_as_lost() {
         let wire = Wire::scripted(None, &[empty()]).await;
         let store = on(&wire).await;
         for write in [settle(release(false)), resolve(&started(), release(false))] {
-            let error = store.apply(&key(), &write).await.unwrap_err();
+            let error = store.put(&key(), &write).await.unwrap_err();
             assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, true));
         }
         // Otherwise, the record would count as absent.
@@ -459,36 +456,36 @@ async fn empty_answers_count_as_lost() {
     let empty = Reply::Answer(200, String::new());
     let wire = Wire::scripted(Some(table.address), &[empty.clone(), Reply::Forward]).await;
     let store = on(&wire).await;
-    assert_eq!(store.apply(&key(), &Write::Claim(lock())).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key(), &puts::claim(lock())).await.unwrap(), PutOutcome::Applied);
     let wire = Wire::scripted(Some(table.address), &[empty, Reply::Forward]).await;
-    let again = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap();
-    assert_eq!(again, WriteOutcome::Refused(Some(started())));
+    let again = on(&wire).await.put(&key(), &puts::claim(lock())).await.unwrap();
+    assert_eq!(again, PutOutcome::Refused(Some(started())));
 }
 
 /// Old emulators, such as dynalite, don't return the item that made the condition fail.
 #[tokio::test]
 async fn refusals_without_the_item_are_read() {
     let table = Table::new().await;
-    let _ = table.store.apply(&key(), &Write::Claim(lock())).await.unwrap();
+    let _ = table.store.put(&key(), &puts::claim(lock())).await.unwrap();
     let refusal = Reply::error(400, "ConditionalCheckFailedException", "The conditional request failed");
-    let (seen, other) = (Revision::of(&started()), next_lock());
+    let (seen, other) = (started(), next_lock());
     let writes = [
-        Write::Claim(other.clone()),
-        Write::Reclaim { seen, lock: other.clone() },
-        Write::TakeOver { seen, lock: other.clone() },
-        Write::Settle { owner: other.owner, generation: other.generation, settlement: release(false) },
-        Write::Conclude { seen: None, record: completed() },
-        Write::Conclude { seen: Some(seen), record: completed() },
+        puts::claim(other.clone()),
+        puts::reclaim(&seen, other.clone()),
+        puts::take_over(&seen, other.clone()),
+        puts::settle(&other, release(false)),
+        puts::conclude(None, completed()),
+        puts::conclude(Some(&seen), completed()),
         resolve(&started(), release(false)),
     ];
     for write in writes {
         let wire = Wire::scripted(Some(table.address), &[refusal.clone(), Reply::Forward]).await;
-        let written = on(&wire).await.apply(&key(), &write).await.unwrap();
-        assert_eq!(written, WriteOutcome::Refused(Some(started())), "{write:?}");
+        let written = on(&wire).await.put(&key(), &write).await.unwrap();
+        assert_eq!(written, PutOutcome::Refused(Some(started())), "{write:?}");
         assert_eq!(wire.requests()[1..], ["GetItem"], "{write:?}");
         // If the read fails, an earlier attempt of this call may have been applied.
         let wire = Wire::scripted(None, &[refusal.clone(), Reply::throttled()]).await;
-        let error = on(&wire).await.apply(&key(), &write).await.unwrap_err();
+        let error = on(&wire).await.put(&key(), &write).await.unwrap_err();
         assert!(error.is_maybe_applied(), "{write:?}: {error}");
     }
 }

@@ -7,11 +7,10 @@ use aws_sdk_dynamodb::{primitives::Blob, types::AttributeValue};
 use bytes::Bytes;
 use lambda_idempotency::{
     Fingerprint, StoredKey,
-    store::{
-        Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, StoredResponse, Write,
-    },
+    store::{Generation, Lock, Outcome, Owner, Place, Put, Record, State, StoredResponse},
     time::Timestamp,
 };
+use testkit::puts::{self, Settlement};
 
 use super::emulator::Item;
 
@@ -115,6 +114,11 @@ pub(crate) fn completed() -> Record {
     with_state(State::Completed(inline()))
 }
 
+/// The record of a run without a claim.
+pub(crate) fn concluded() -> Record {
+    Record { state: State::Completed(inline()), ..next_lock().into() }
+}
+
 /// Returns named settlements, one for each form of the request to DynamoDB.
 pub(crate) fn settlements() -> Vec<(&'static str, Settlement)> {
     vec![
@@ -129,14 +133,14 @@ pub(crate) fn settlements() -> Vec<(&'static str, Settlement)> {
     ]
 }
 
-pub(crate) fn settle(settlement: Settlement) -> Write {
-    Write::Settle { owner: lock().owner, generation: lock().generation, settlement }
+pub(crate) fn settle(settlement: Settlement) -> Put {
+    puts::settle(&lock(), settlement)
 }
 
 /// An operator's write that requires `record` to be unchanged.
-pub(crate) fn resolve(record: &Record, settlement: Settlement) -> Write {
+pub(crate) fn resolve(record: &Record, settlement: Settlement) -> Put {
     let (owner, generation) = (owner(0xcc), Generation::new(1_795_000_080_004));
-    Write::Resolve { seen: Revision::of(record), owner, generation, settlement }
+    puts::resolve(record, owner, generation, settlement)
 }
 
 pub(crate) fn s(text: impl Into<String>) -> AttributeValue {

@@ -7,8 +7,9 @@ use aws_sdk_dynamodb::Client;
 use futures_util::future::join_all;
 use lambda_idempotency::{
     Key, Scope, StoredKey,
-    store::{Store as _, Write, WriteOutcome, dynamodb::DynamoDbStore},
+    store::{PutOutcome, Store as _, dynamodb::DynamoDbStore},
 };
+use testkit::puts;
 use testkit::{
     links::{Death, Links},
     unpaused::unpaused,
@@ -29,8 +30,8 @@ fn key(n: usize) -> StoredKey {
 
 /// Claims `key`, and releases it.
 async fn run(store: &DynamoDbStore, key: &StoredKey) {
-    for write in [Write::Claim(lock()), settle(release(false))] {
-        assert_eq!(store.apply(key, &write).await.unwrap(), WriteOutcome::Applied);
+    for write in [puts::claim(lock()), settle(release(false))] {
+        assert_eq!(store.put(key, &write).await.unwrap(), PutOutcome::Applied);
     }
 }
 

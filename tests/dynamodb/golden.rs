@@ -3,11 +3,9 @@
 
 use lambda_idempotency::{
     StoredKey,
-    store::{
-        Lock, Outcome, ResponseChunks, Revision, Settlement, Store, StoreBuilder, Write, WriteOutcome,
-        dynamodb::DynamoDbStore,
-    },
+    store::{Lock, Outcome, Put, PutOutcome, ResponseChunks, Store, StoreBuilder, dynamodb::DynamoDbStore},
 };
+use testkit::puts::{self, Settlement};
 
 use super::{
     emulator::Table,
@@ -20,12 +18,12 @@ use super::{
 /// Applies these writes to one key, and returns the table's content as text.
 async fn after(
     configure: impl FnOnce(StoreBuilder<DynamoDbStore>) -> StoreBuilder<DynamoDbStore>,
-    writes: &[Write],
+    writes: &[Put],
 ) -> String {
     let table = Table::with(configure).await;
     let mut record = None;
     for write in writes {
-        assert_eq!(table.store.apply(&key(), write).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(table.store.put(&key(), write).await.unwrap(), PutOutcome::Applied);
         record = write.apply_to(record.as_ref());
         assert_eq!(table.store.read(&key()).await.unwrap(), record, "the record was read back differently");
     }
@@ -33,8 +31,8 @@ async fn after(
     shown(&item)
 }
 
-fn claimed_and(settlement: Settlement) -> [Write; 2] {
-    [Write::Claim(lock()), settle(settlement)]
+fn claimed_and(settlement: Settlement) -> [Put; 2] {
+    [puts::claim(lock()), settle(settlement)]
 }
 
 const NAMES: &str = "id:pk,status:s,owner:o,generation:g,lock_acquired_at:la,lease_until:lu,expires_at:ttl,\
@@ -43,32 +41,24 @@ const NAMES: &str = "id:pk,status:s,owner:o,generation:g,lock_acquired_at:la,lea
 
 #[tokio::test]
 async fn started_item_is_pinned() {
-    assert_eq!(after(|b| b, &[Write::Claim(lock())]).await, include_str!("golden/started.txt"));
+    assert_eq!(after(|b| b, &[puts::claim(lock())]).await, include_str!("golden/started.txt"));
 }
 
 /// Without a TTL attribute, DynamoDB's sweeper never deletes the record.
 #[tokio::test]
 async fn started_item_without_expiry_is_pinned() {
     let golden = include_str!("golden/started_without_expiry.txt");
-    assert_eq!(after(|b| b, &[Write::Claim(lasting_lock())]).await, golden);
-    let lock = lasting_lock();
-    let extend = Write::Extend {
-        owner: lock.owner,
-        generation: lock.generation,
-        lease_until: lock.lease_until,
-        expires_at: None,
-    };
+    assert_eq!(after(|b| b, &[puts::claim(lasting_lock())]).await, golden);
     let before = Lock { lease_until: ms(1), expires_at: Some(ms(1000)), ..lasting_lock() };
-    assert_eq!(after(|b| b, &[Write::Claim(before), extend]).await, golden);
-    let seen = Revision::of(&next_lock().into());
-    let take_over = Write::TakeOver { seen, lock: lasting_lock() };
-    assert_eq!(after(|b| b, &[Write::Claim(next_lock()), take_over]).await, golden);
+    let extend = puts::extend(&before, lasting_lock().lease_until, None);
+    assert_eq!(after(|b| b, &[puts::claim(before), extend]).await, golden);
+    let take_over = puts::take_over(&next_lock().into(), lasting_lock());
+    assert_eq!(after(|b| b, &[puts::claim(next_lock()), take_over]).await, golden);
 }
 
 #[tokio::test]
 async fn taken_over_item_is_pinned() {
-    let seen = Revision::of(&started());
-    let writes = [Write::Claim(lock()), Write::TakeOver { seen, lock: next_lock() }];
+    let writes = [puts::claim(lock()), puts::take_over(&started(), next_lock())];
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/taken_over.txt"));
 }
 
@@ -103,7 +93,7 @@ async fn released_item_is_pinned() {
     let writes = claimed_and(release(true));
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released_interrupted.txt"));
     // The claim is marked as interrupted. This release clears the mark.
-    let writes = [Write::Claim(Lock { interrupted: true, ..lock() }), settle(release(false))];
+    let writes = [puts::claim(Lock { interrupted: true, ..lock() }), settle(release(false))];
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released.txt"));
 }
 
@@ -111,7 +101,7 @@ async fn released_item_is_pinned() {
 async fn reclaimed_item_keeps_nothing_old() {
     let mut writes = claimed_and(release(false)).to_vec();
     let released = writes[1].apply_to(Some(&started())).unwrap();
-    writes.push(Write::Reclaim { seen: Revision::of(&released), lock: next_lock() });
+    writes.push(puts::reclaim(&released, next_lock()));
     // The item looks the same as after a takeover: nothing of the earlier record remains.
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/taken_over.txt"));
 }
@@ -119,7 +109,7 @@ async fn reclaimed_item_keeps_nothing_old() {
 #[tokio::test]
 async fn item_resolved_by_operator_is_pinned() {
     let complete = || Settlement::Complete(inline(), SETTLED_UNTIL);
-    let writes = [Write::Claim(lock()), resolve(&started(), complete())];
+    let writes = [puts::claim(lock()), resolve(&started(), complete())];
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/resolved_completed.txt"));
 
     // Nothing of the earlier outcome remains, whether it was inline or in chunks.
@@ -136,15 +126,10 @@ async fn item_resolved_by_operator_is_pinned() {
 
 #[tokio::test]
 async fn item_with_custom_attribute_names_is_pinned() {
-    let seen = Revision::of(&started());
     let writes = [
-        Write::Claim(lock()),
-        Write::TakeOver { seen, lock: next_lock() },
-        Write::Settle {
-            owner: next_lock().owner,
-            generation: next_lock().generation,
-            settlement: Settlement::Complete(inline(), SETTLED_UNTIL),
-        },
+        puts::claim(lock()),
+        puts::take_over(&started(), next_lock()),
+        puts::settle(&next_lock(), Settlement::Complete(inline(), SETTLED_UNTIL)),
     ];
     let item = after(|b| b.sort_key("sk").attributes(NAMES).unwrap(), &writes).await;
     assert_eq!(item, include_str!("golden/other_names.txt"));
@@ -180,9 +165,8 @@ async fn two_keys_are_two_records() {
         })
         .await;
         for id in ["a/b#1", "a/b#2"] {
-            let written =
-                table.store.apply(&StoredKey::from_stored(id), &Write::Claim(lock())).await.unwrap();
-            assert_eq!(written, WriteOutcome::Applied);
+            let written = table.store.put(&StoredKey::from_stored(id), &puts::claim(lock())).await.unwrap();
+            assert_eq!(written, PutOutcome::Applied);
         }
         assert_eq!(table.items().await.len(), 2);
     }

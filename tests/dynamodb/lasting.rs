@@ -2,9 +2,8 @@
 //! adds the attribute.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use lambda_idempotency::store::{
-    Lock, Outcome, Record, Revision, Settlement, State, Store, Write, WriteOutcome,
-};
+use lambda_idempotency::store::{Lock, Outcome, Put, PutOutcome, Record, State, Store};
+use testkit::puts::{self, Settlement};
 
 use super::{
     emulator::Table,
@@ -15,12 +14,12 @@ use super::{
 };
 
 /// Applies these writes in order, and returns the TTL attribute after each.
-async fn expiries(writes: &[Write]) -> Vec<Option<AttributeValue>> {
+async fn expiries(writes: &[Put]) -> Vec<Option<AttributeValue>> {
     let table = Table::new().await;
     let mut record: Option<Record> = None;
     let mut expiries = Vec::new();
     for write in writes {
-        assert_eq!(table.store.apply(&key(), write).await.unwrap(), WriteOutcome::Applied, "{write:?}");
+        assert_eq!(table.store.put(&key(), write).await.unwrap(), PutOutcome::Applied, "{write:?}");
         record = write.apply_to(record.as_ref());
         assert_eq!(table.store.read(&key()).await.unwrap(), record, "{write:?}");
         let mut found = table.record_item(&key()).await.unwrap();
@@ -30,25 +29,25 @@ async fn expiries(writes: &[Write]) -> Vec<Option<AttributeValue>> {
     expiries
 }
 
-fn extend(lock: &Lock, lease_until: u64) -> Write {
-    let (owner, generation) = (lock.owner, lock.generation);
-    Write::Extend { owner, generation, lease_until: ms(lease_until), expires_at: None }
+fn extend(lock: &Lock, lease_until: u64) -> Put {
+    puts::extend(lock, ms(lease_until), None)
 }
 
 /// Returns a claim, two extensions, a takeover and another extension, all without an expiry, and the resulting record.
-fn unsettled() -> (Vec<Write>, Record) {
+fn unsettled() -> (Vec<Put>, Record) {
     let (first, next) = (lasting_lock(), Lock { expires_at: None, ..next_lock() });
     let first_until = first.lease_until.as_millis();
+    let extended = Lock { lease_until: ms(first_until + 1), ..first.clone() };
     let mut writes =
-        vec![Write::Claim(first.clone()), extend(&first, first_until + 1), extend(&first, first_until + 2)];
-    let seen = Revision::of(&after(&writes));
-    writes.push(Write::TakeOver { seen, lock: next.clone() });
+        vec![puts::claim(first.clone()), extend(&first, first_until + 1), extend(&extended, first_until + 2)];
+    let seen = after(&writes);
+    writes.push(puts::take_over(&seen, next.clone()));
     writes.push(extend(&next, next.lease_until.as_millis() + 1));
     let record = after(&writes);
     (writes, record)
 }
 
-fn after(writes: &[Write]) -> Record {
+fn after(writes: &[Put]) -> Record {
     let record = writes.iter().fold(None, |record: Option<Record>, write| write.apply_to(record.as_ref()));
     record.unwrap()
 }
@@ -75,8 +74,7 @@ async fn unsettled_claims_have_no_ttl_attribute() {
 async fn every_settlement_writes_a_ttl_attribute() {
     for (settlement, until) in settlements() {
         let (mut writes, record) = unsettled();
-        let (owner, generation) = (record.owner, record.generation);
-        writes.push(Write::Settle { owner, generation, settlement: settlement.clone() });
+        writes.push(puts::settle(&record.lock_until(ms(0)), settlement.clone()));
         assert_eq!(expiries(&writes).await.pop().unwrap(), Some(n(until)), "{settlement:?}");
         writes.pop();
         writes.push(resolve(&record, settlement.clone()));
@@ -84,7 +82,7 @@ async fn every_settlement_writes_a_ttl_attribute() {
         writes.pop();
         let lock = lock();
         let concluded = Record { state: State::Failed(Outcome::Omitted), ..lock.into() };
-        writes.push(Write::Conclude { seen: Some(Revision::of(&record)), record: concluded });
+        writes.push(puts::conclude(Some(&record), concluded));
         assert_eq!(expiries(&writes).await.pop().unwrap(), Some(n(2_095_086_461)), "conclusion");
     }
 }
@@ -93,19 +91,14 @@ async fn every_settlement_writes_a_ttl_attribute() {
 #[tokio::test]
 async fn later_claims_choose_their_own_expiry() {
     let (first, next) = (lasting_lock(), next_lock());
-    let extension = Write::Extend {
-        owner: next.owner,
-        generation: next.generation,
-        lease_until: ms(next.lease_until.as_millis() + 1),
-        expires_at: Some(ms(2_095_086_540_000)),
-    };
-    let mut writes = vec![Write::Claim(first.clone())];
-    writes.push(Write::TakeOver { seen: Revision::of(&first.into()), lock: next.clone() });
+    let extension = puts::extend(&next, ms(next.lease_until.as_millis() + 1), Some(ms(2_095_086_540_000)));
+    let mut writes = vec![puts::claim(first.clone())];
+    writes.push(puts::take_over(&first.into(), next.clone()));
     writes.push(extension);
-    let seen = Revision::of(&after(&writes));
-    writes.push(Write::TakeOver { seen, lock: lasting_lock() });
-    writes.push(Write::Reclaim { seen: Revision::of(&lasting_lock().into()), lock: next });
-    writes.push(Write::Reclaim { seen: Revision::of(&next_lock().into()), lock: lasting_lock() });
+    let seen = after(&writes);
+    writes.push(puts::take_over(&seen, lasting_lock()));
+    writes.push(puts::reclaim(&lasting_lock().into(), next));
+    writes.push(puts::reclaim(&next_lock().into(), lasting_lock()));
     writes.push(settle(release(false)));
     let second = |seconds: u64| Some(n(seconds));
     assert_eq!(

@@ -5,6 +5,7 @@
 #![cfg(feature = "dynamodb")]
 #![expect(clippy::disallowed_methods, reason = "these tests measure real timeouts")]
 
+mod bytes;
 mod codes;
 mod conditions;
 mod config;

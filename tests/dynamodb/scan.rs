@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        Record, ResponseChunks, Store, StoreBuilder, StoreErrorKind, Write, WriteOutcome,
-        dynamodb::DynamoDbStore,
+        PutOutcome, Record, ResponseChunks, Store, StoreBuilder, StoreErrorKind, dynamodb::DynamoDbStore,
     },
 };
+use testkit::puts;
 
 use super::{
     emulator::{Item, Table, builder, emulator},
@@ -44,7 +44,7 @@ async fn with_records(
     let table = Table::with(configure).await;
     for nth in 0..count {
         let key = StoredKey::from_stored(format!("f/run#{nth}"));
-        assert_eq!(table.store.apply(&key, &Write::Claim(lock())).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(table.store.put(&key, &puts::claim(lock())).await.unwrap(), PutOutcome::Applied);
         let bytes = bytes::Bytes::from(vec![7; 300_000]);
         assert_eq!(table.store.write_chunks(&key, owner(1), &bytes, SETTLED_UNTIL).await.unwrap(), 1);
     }

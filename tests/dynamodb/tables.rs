@@ -12,8 +12,9 @@ use aws_sdk_dynamodb::{
 };
 use lambda_idempotency::{
     StoredKey,
-    store::{Store, StoreError, StoreErrorKind, TableProblem, Write, dynamodb::DynamoDbStore},
+    store::{Store, StoreError, StoreErrorKind, TableProblem, dynamodb::DynamoDbStore},
 };
+use testkit::puts;
 
 use super::{
     emulator::{TABLE, Table, builder, client, config, emulator, patient},
@@ -45,8 +46,8 @@ async fn other_table(keys: &[(&str, ScalarAttributeType)]) -> SocketAddr {
 async fn errors(store: &DynamoDbStore) -> Vec<StoreError> {
     let parts = store.chunks().unwrap();
     vec![
-        store.apply(&key(), &Write::Claim(lock())).await.unwrap_err(),
-        store.apply(&key(), &settle(release(false))).await.unwrap_err(),
+        store.put(&key(), &puts::claim(lock())).await.unwrap_err(),
+        store.put(&key(), &settle(release(false))).await.unwrap_err(),
         store.read(&key()).await.unwrap_err(),
         parts
             .write_chunks(&key(), owner(1), &bytes::Bytes::from_static(b"x"), SETTLED_UNTIL)
@@ -212,7 +213,7 @@ async fn sort_keys_are_checked_before_claiming() {
     let wire = Wire::new(Some(address), |_, _| Reply::Forward).await;
     let store = builder(wire.address).sort_key("sk").build().await.unwrap();
     for _ in 0..2 {
-        let _ = store.apply(&key(), &Write::Claim(lock())).await.unwrap();
+        let _ = store.put(&key(), &puts::claim(lock())).await.unwrap();
     }
     assert_eq!(wire.requests(), ["GetItem", "PutItem", "PutItem"]);
 }
@@ -232,10 +233,10 @@ async fn throttled_once(keys: &[(&str, ScalarAttributeType)]) -> (Wire, DynamoDb
 async fn unanswered_sort_key_checks_are_repeated() {
     let keys = [("id", ScalarAttributeType::S), ("sk", ScalarAttributeType::S)];
     let (wire, store) = throttled_once(&keys).await;
-    let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    let error = store.put(&key(), &puts::claim(lock())).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, false), "{error}");
     for _ in 0..2 {
-        let _ = store.apply(&key(), &Write::Claim(lock())).await.unwrap();
+        let _ = store.put(&key(), &puts::claim(lock())).await.unwrap();
     }
     assert_eq!(wire.requests(), ["GetItem", "GetItem", "PutItem", "PutItem"]);
 }
@@ -246,7 +247,7 @@ async fn unanswered_sort_key_checks_are_repeated() {
 async fn unanswered_sort_key_checks_write_nothing() {
     let (wire, store) = throttled_once(&[("id", ScalarAttributeType::S)]).await;
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
-        let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+        let error = store.put(&key(), &puts::claim(lock())).await.unwrap_err();
         assert_eq!((error.kind(), error.is_maybe_applied()), (kind, false), "{error}");
     }
     assert_eq!(wire.requests(), ["GetItem", "GetItem", "DescribeTable"]);
@@ -261,7 +262,7 @@ async fn errors_name_expected_key_without_describe_permission() {
     })
     .await;
     let store = builder(wire.address).build().await.unwrap();
-    let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    let error = store.put(&key(), &puts::claim(lock())).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert_eq!(
         error.to_string(),
@@ -332,7 +333,7 @@ async fn disabled_ttl_counts_as_missing() {
 async fn invalid_request_errors_keep_dynamodbs_message() {
     let table = Table::new().await;
     let empty = StoredKey::from_stored("");
-    let error = table.store.apply(&empty, &Write::Claim(lock())).await.unwrap_err();
+    let error = table.store.put(&empty, &puts::claim(lock())).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(error.to_string().starts_with("DynamoDB rejected the request to table `idempotency`"), "{error}");
     assert!(error.source().unwrap().to_string().starts_with("ValidationException: "));

@@ -10,22 +10,25 @@ use std::sync::{
 };
 
 use aws_sdk_dynamodb::types::{
-    AttributeValue, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure::AllOld, Update,
+    AttributeValue, ConditionCheck, Delete, Put as PutItem, ReturnValuesOnConditionCheckFailure::AllOld,
+    Update,
 };
 use lambda_idempotency::{
     Idempotency, Key, RunError, staging,
     store::{
-        CommitOutcome, Outcome, Place, Record, Revision, Settlement, State, Store, StoreError,
-        StoreErrorKind, StoredResponse, Write, WriteOutcome,
+        CommitOutcome, Outcome, Place, Put, PutOutcome, Record, State, Store, StoreError, StoreErrorKind,
+        StoredResponse,
         dynamodb::{Declined, DynamoDbStore, Transaction},
     },
 };
 use testkit::api::Ahead;
+use testkit::puts::{self, Settlement};
 
 use super::{
     emulator::{TABLE, Table, hasty, on, resending},
     fixtures::{
-        SETTLED_UNTIL, completed, inline, item, key, lasting_lock, owner, s, settle, started, with_state,
+        SETTLED_UNTIL, completed, concluded, inline, item, key, lasting_lock, owner, s, settle, started,
+        with_state,
     },
     wire::{Reply, Wire},
 };
@@ -33,8 +36,8 @@ use super::{
 const TOKEN: &str = "01234567-89ab-8def-8123-456789abcdef";
 const EFFECT: &str = "an effect of the handler";
 
-fn put(id: &str) -> Put {
-    let put = Put::builder().table_name(TABLE).item("id", s(id)).item("colour", s("red"));
+fn put(id: &str) -> PutItem {
+    let put = PutItem::builder().table_name(TABLE).item("id", s(id)).item("colour", s("red"));
     put.condition_expression("attribute_not_exists(id)")
         .return_values_on_condition_check_failure(AllOld)
         .build()
@@ -56,23 +59,23 @@ fn one() -> Transaction {
     Transaction::new().update(count(EFFECT))
 }
 
-fn complete() -> Write {
+fn complete() -> Put {
     settle(Settlement::Complete(inline(), SETTLED_UNTIL))
 }
 
-fn conclude(seen: Option<&Record>) -> Write {
-    Write::Conclude { seen: seen.map(Revision::of), record: completed() }
+fn conclude(seen: Option<&Record>) -> Put {
+    puts::conclude(seen, if seen.is_some() { concluded() } else { completed() })
 }
 
 async fn commit(
     store: &DynamoDbStore,
-    write: &Write,
+    write: &Put,
     writes: &Transaction,
 ) -> Result<CommitOutcome, StoreError> {
     store.transactions().unwrap().commit(&key(), write, writes, TOKEN).await
 }
 
-fn written(committed: Result<CommitOutcome, StoreError>) -> WriteOutcome {
+fn written(committed: Result<CommitOutcome, StoreError>) -> PutOutcome {
     match committed.unwrap() {
         CommitOutcome::Answered(written) => written,
         CommitOutcome::Declined(_) => panic!("a condition of the handler failed"),
@@ -118,9 +121,9 @@ fn json(body: &str) -> serde_json::Value {
 }
 
 /// Returns the body of the request that commits `write`, as indented JSON.
-async fn sent(write: &Write) -> String {
+async fn sent(write: &Put) -> String {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
-    assert_eq!(written(commit(&on(&wire).await, write, &one()).await), WriteOutcome::Applied);
+    assert_eq!(written(commit(&on(&wire).await, write, &one()).await), PutOutcome::Applied);
     let [body] = wire.bodies().try_into().unwrap();
     serde_json::to_string_pretty(&json(&body)).unwrap() + "\n"
 }
@@ -152,7 +155,7 @@ async fn retries_send_the_same_request() {
     let many = Transaction::new().put(put("1")).update(count("2")).check(exists("3"));
     for write in [complete(), conclude(None)] {
         for _ in 0..8 {
-            assert_eq!(written(commit(&store, &write, &many).await), WriteOutcome::Applied);
+            assert_eq!(written(commit(&store, &write, &many).await), PutOutcome::Applied);
         }
     }
     let bodies: Vec<_> = wire.bodies().iter().map(|body| json(body)).collect();
@@ -165,7 +168,7 @@ async fn retries_send_the_same_request() {
     }
     // The SDK's own retry sends identical bytes.
     let wire = Wire::scripted(None, &[Reply::internal(), Reply::Answer(200, "{}".into())]).await;
-    assert_eq!(written(commit(&on(&wire).await, &complete(), &many).await), WriteOutcome::Applied);
+    assert_eq!(written(commit(&on(&wire).await, &complete(), &many).await), PutOutcome::Applied);
     let bodies = wire.bodies();
     assert_eq!((bodies.len(), &bodies[0]), (2, &bodies[1]));
 }
@@ -175,7 +178,7 @@ async fn emulator_deduplicates_by_token() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     for _ in 0..3 {
-        assert_eq!(written(commit(&table.store, &complete(), &one()).await), WriteOutcome::Applied);
+        assert_eq!(written(commit(&table.store, &complete(), &one()).await), PutOutcome::Applied);
     }
     assert_eq!(
         (table.effects().await, table.store.read(&key()).await.unwrap()),
@@ -187,7 +190,7 @@ async fn emulator_deduplicates_by_token() {
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, true), "{error}");
     // A request with another token finds the completed record.
     let other = table.store.transactions().unwrap().commit(&key(), &complete(), &one(), "another").await;
-    assert_eq!(written(other), WriteOutcome::Refused(Some(completed_as_sent())));
+    assert_eq!(written(other), PutOutcome::Refused(Some(completed_as_sent())));
     assert_eq!(table.effects().await, 1);
 }
 
@@ -212,7 +215,7 @@ async fn transactions_are_atomic_and_report_failed_conditions() {
     table.put(item(&key(), &taken_over)).await;
     assert_eq!(
         written(commit(&table.store, &complete(), &writes).await),
-        WriteOutcome::Refused(Some(taken_over))
+        PutOutcome::Refused(Some(taken_over))
     );
     assert_eq!(table.effects().await, 0);
 }
@@ -228,24 +231,24 @@ async fn conclusions_require_absent_or_unchanged_records() {
         // The effect's item has no sort key, so a table with a sort key rejects the effect. For that table, the test
         // commits only the record.
         let writes = if sort_key.is_some() { Transaction::new() } else { one() };
-        assert_eq!(written(commit(&table.store, &conclude(None), &writes).await), WriteOutcome::Applied);
+        assert_eq!(written(commit(&table.store, &conclude(None), &writes).await), PutOutcome::Applied);
         assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed()));
         let transactions = table.store.transactions().unwrap();
         let again = transactions.commit(&key(), &conclude(None), &writes, "another").await;
-        assert_eq!(written(again), WriteOutcome::Refused(Some(completed())));
-        let next = Record { owner: owner(0xbb), ..completed() };
-        let replace = Write::Conclude { seen: Some(Revision::of(&completed())), record: next.clone() };
+        assert_eq!(written(again), PutOutcome::Refused(Some(completed())));
+        let next = concluded();
+        let replace = puts::conclude(Some(&completed()), next.clone());
         assert_eq!(
             written(transactions.commit(&key(), &replace, &writes, "third").await),
-            WriteOutcome::Applied
+            PutOutcome::Applied
         );
         let late = transactions.commit(&key(), &replace, &writes, "fourth").await;
-        assert_eq!(written(late), WriteOutcome::Refused(Some(next.clone())));
+        assert_eq!(written(late), PutOutcome::Refused(Some(next.clone())));
         // No record can have this version: a STARTED record has a lease.
-        let nowhere = Revision { lease_until: None, ..Revision::of(&started()) };
-        let write = Write::Conclude { seen: Some(nowhere), record: completed() };
+        let nowhere = with_state(State::Released);
+        let write = puts::conclude(Some(&nowhere), completed());
         let refused = transactions.commit(&key(), &write, &writes, "fifth").await;
-        assert_eq!(written(refused), WriteOutcome::Refused(Some(next)));
+        assert_eq!(written(refused), PutOutcome::Refused(Some(next)));
     }
 }
 
@@ -318,7 +321,7 @@ async fn each_cancellation_reason_maps_to_its_result() {
         let expected_requests = if matches!(expected, Refused) { &requests[..] } else { &requests[..1] };
         match expected {
             Declined(conditions) => assert_eq!(declined(committed), conditions, "{reasons:?}"),
-            Refused => assert_eq!(written(committed), WriteOutcome::Refused(None), "{reasons:?}"),
+            Refused => assert_eq!(written(committed), PutOutcome::Refused(None), "{reasons:?}"),
             Error(kind) => {
                 let error = committed.unwrap_err();
                 assert_eq!((error.kind(), error.is_maybe_applied()), (kind, false), "{reasons:?}: {error}");
@@ -391,14 +394,14 @@ async fn resent_transactions_are_recognised_by_token_or_record() {
         table.put(item(&key(), &started())).await;
         let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
         let committed = commit(&resending(&wire).await, &complete(), &one()).await;
-        assert_eq!(written(committed), WriteOutcome::Applied);
+        assert_eq!(written(committed), PutOutcome::Applied);
         assert_eq!((wire.requests().len(), table.effects().await), (2, 1));
     }
     let table = Table::new().await;
     table.put(item(&key(), &completed_as_sent())).await;
     assert_eq!(
         written(commit(&table.store, &complete(), &one()).await),
-        WriteOutcome::Refused(Some(completed_as_sent()))
+        PutOutcome::Refused(Some(completed_as_sent()))
     );
 }
 
@@ -409,7 +412,7 @@ async fn invalid_transactions_are_refused_before_sending() {
     let many =
         |n: usize| (0..n).fold(Transaction::new(), |all, nth| all.update(count(&format!("effect {nth}"))));
     let large = |bytes| {
-        let put = Put::builder().table_name(TABLE).item("id", s("large")).item("x", s("x".repeat(bytes)));
+        let put = PutItem::builder().table_name(TABLE).item("id", s("large")).item("x", s("x".repeat(bytes)));
         Transaction::new().put(put.build().unwrap())
     };
     let own = Delete::builder().table_name(TABLE).key("id", s(key().as_str())).build().unwrap();
@@ -433,7 +436,7 @@ async fn invalid_transactions_are_refused_before_sending() {
 
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
-    assert_eq!(written(commit(&table.store, &complete(), &many(99)).await), WriteOutcome::Applied);
+    assert_eq!(written(commit(&table.store, &complete(), &many(99)).await), PutOutcome::Applied);
     assert_eq!(table.items().await.len(), 100);
 }
 
@@ -443,12 +446,12 @@ async fn transactions_hold_nearly_four_megabytes() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     let large = |id: usize| {
-        let put = Put::builder().table_name(TABLE).item("id", s(id.to_string()));
+        let put = PutItem::builder().table_name(TABLE).item("id", s(id.to_string()));
         put.item("x", s("x".repeat(399 * 1024))).build().unwrap()
     };
     let writes = (0..10).fold(Transaction::new(), |all, id| all.put(large(id)));
     table.store.transactions().unwrap().check(&key(), &writes).unwrap();
-    assert_eq!(written(commit(&table.store, &complete(), &writes).await), WriteOutcome::Applied);
+    assert_eq!(written(commit(&table.store, &complete(), &writes).await), PutOutcome::Applied);
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed_as_sent()));
     // A response of 120,000 bytes puts the transaction over the limit, so the store sends nothing.
     let response = Outcome::Retained(StoredResponse {
@@ -460,7 +463,7 @@ async fn transactions_hold_nearly_four_megabytes() {
     });
     for over in [
         settle(Settlement::Complete(response.clone(), SETTLED_UNTIL)),
-        Write::Conclude { seen: None, record: with_state(State::Failed(response)) },
+        puts::conclude(None, with_state(State::Failed(response))),
     ] {
         let error = commit(&table.store, &over, &writes).await.unwrap_err();
         // The error is permanent: every retry would fail too.
@@ -473,7 +476,8 @@ async fn transactions_hold_nearly_four_megabytes() {
 async fn two_writes_on_one_item_commit_nothing() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
-    let blue = Put::builder().table_name(TABLE).item("id", s("1")).item("colour", s("blue")).build().unwrap();
+    let blue =
+        PutItem::builder().table_name(TABLE).item("id", s("1")).item("colour", s("blue")).build().unwrap();
     let twice = Transaction::new().put(put("1")).put(blue);
     table.store.transactions().unwrap().check(&key(), &twice).unwrap();
     let error = commit(&table.store, &complete(), &twice).await.unwrap_err();
@@ -502,7 +506,7 @@ async fn oversized_records_are_unstorable_in_transactions() {
     assert_eq!((table.effects().await, table.store.read(&key()).await.unwrap()), (0, Some(started())));
     let transactions = table.store.transactions().unwrap();
     let omitted = transactions.commit(&key(), &complete(Outcome::Omitted), &one(), "another").await;
-    assert_eq!((written(omitted), table.effects().await), (WriteOutcome::Applied, 1));
+    assert_eq!((written(omitted), table.effects().await), (PutOutcome::Applied, 1));
     // DynamoDB's own answer: it cancels the transaction, and gives the size as the reason for the record's write.
     let reason =
         r#"{"Code":"ValidationError","Message":"Item size to update has exceeded the maximum allowed size"}"#;

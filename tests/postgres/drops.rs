@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use lambda_idempotency::{
     StoredKey,
     store::{
-        Outcome, Record, Settlement, Store as _, StoreBuilder, StoreErrorKind, StoredResponse, Write,
-        WriteOutcome,
+        Outcome, PutOutcome, Record, Store as _, StoreBuilder, StoreErrorKind, StoredResponse,
         postgres::{PostgresStore, tokio_postgres::Client},
     },
     testing::Fault,
 };
+use testkit::puts::{self, Settlement};
 
 use testkit::{
     cut::{TURNS, cut_after},
@@ -39,8 +39,8 @@ async fn put_large(store: &PostgresStore, name: &str, byte: u8) -> (StoredKey, R
         (0..400_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8 ^ byte).collect();
     let outcome = Outcome::Retained(StoredResponse::new(noise.into()));
     let settlement = Settlement::Complete(outcome, later(100));
-    make(store, &key, &Write::Claim(lock.clone())).await;
-    make(store, &key, &Write::Settle { owner: lock.owner, generation: lock.generation, settlement }).await;
+    make(store, &key, &puts::claim(lock.clone())).await;
+    make(store, &key, &puts::settle(&lock, settlement)).await;
     let record = store.read(&key).await.unwrap().unwrap();
     (key, record)
 }
@@ -59,12 +59,12 @@ async fn dropped_calls_leave_the_pool_usable() {
             break;
         }
         let (key, lock) = (key(&format!("round {round}")), lock());
-        let claim = Write::Claim(lock.clone());
+        let claim = puts::claim(lock.clone());
         let turns = TURNS[round % TURNS.len()];
         let answered = match round / TURNS.len() % 4 {
             0 => cut_after(turns, store.read(&large[0].0)).await.is_some(),
-            1 => cut_after(turns, store.apply(&large[1].0, &claim)).await.is_some(),
-            _ => cut_after(turns, store.apply(&key, &claim)).await.is_some(),
+            1 => cut_after(turns, store.put(&large[1].0, &claim)).await.is_some(),
+            _ => cut_after(turns, store.put(&key, &claim)).await.is_some(),
         };
         dropped += u32::from(!answered);
         let (known, expected) = &large[round % 2];
@@ -108,14 +108,14 @@ async fn dropped_waiting_calls_free_their_connection() {
     let store = patient(&server.url(), 1).table(fresh_table()).build().unwrap();
     store.create_table().await.unwrap();
     let (lock, operator) = (lock(), server.client().await);
-    make(&store, &key("locked"), &Write::Claim(lock.clone())).await;
+    make(&store, &key("locked"), &puts::claim(lock.clone())).await;
     operator.batch_execute(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", store.table())).await.unwrap();
     let (locked, settle) = (key("locked"), completion(&lock));
     let began = Instant::now();
     for _ in 0..3 {
-        let call = store.apply(&locked, &settle);
+        let call = store.put(&locked, &settle);
         assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err());
-        make(&store, &key(&format!("other {:?}", began.elapsed())), &Write::Claim(super::fixtures::lock()))
+        make(&store, &key(&format!("other {:?}", began.elapsed())), &puts::claim(super::fixtures::lock()))
             .await;
     }
     // A call that waited for the dropped statement would wait until that statement's lock timeout.
@@ -123,8 +123,8 @@ async fn dropped_waiting_calls_free_their_connection() {
     operator.batch_execute("ROLLBACK").await.unwrap();
     // The dropped statements may have been applied by now.
     assert!(matches!(
-        store.apply(&locked, &settle).await.unwrap(),
-        WriteOutcome::Applied | WriteOutcome::Refused(Some(_))
+        store.put(&locked, &settle).await.unwrap(),
+        PutOutcome::Applied | PutOutcome::Refused(Some(_))
     ));
     let record = store.read(&locked).await.unwrap();
     assert_eq!(record.map(|record| record.status()), Some(lambda_idempotency::store::Status::Completed));
@@ -150,7 +150,7 @@ async fn dropped_calls_close_their_silent_connection() {
         let (key, lock) = (key(stage), lock());
         // Resets the count of requests.
         wire.requests();
-        make(&store, &key, &Write::Claim(lock.clone())).await;
+        make(&store, &key, &puts::claim(lock.clone())).await;
         let of_a_new_connection = wire.requests();
         wire.fail_next(Fault::Silence);
         let settle = completion(&lock);
@@ -158,7 +158,7 @@ async fn dropped_calls_close_their_silent_connection() {
         tokio::select! {
             biased;
             () = swallowed(&wire) => {}
-            answer = store.apply(&key, &settle) => panic!("{stage}: {answer:?}"),
+            answer = store.put(&key, &settle) => panic!("{stage}: {answer:?}"),
         }
         wire.requests();
         let connections = wire.connections();
@@ -179,8 +179,8 @@ async fn dropped_connection_attempts_free_their_slot() {
     for name in ["a", "b"] {
         wire.cut_all();
         wire.be_silent(true);
-        let (key, claim) = (key(name), Write::Claim(lock()));
-        let call = tokio::time::timeout(Duration::from_millis(150), store.apply(&key, &claim));
+        let (key, claim) = (key(name), puts::claim(lock()));
+        let call = tokio::time::timeout(Duration::from_millis(150), store.put(&key, &claim));
         assert!(call.await.is_err());
         wire.be_silent(false);
         make(&store, &key, &claim).await;
@@ -206,7 +206,7 @@ async fn calls_end_within_their_timeouts() {
             let _answer = store.read(&key("warm")).await;
             wire.be_silent(true);
             let began = Instant::now();
-            let error = store.apply(&key(name), &Write::Claim(lock())).await.unwrap_err();
+            let error = store.put(&key(name), &puts::claim(lock())).await.unwrap_err();
             (began.elapsed(), error)
         };
         let (took, error) = unpaused(measure, |(took, _)| *took < at_most).await;

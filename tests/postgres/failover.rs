@@ -11,10 +11,11 @@ use std::{
 use lambda_idempotency::{
     StoredKey,
     store::{
-        Lock, Outcome, Record, State, Status, Store as _, StoreErrorKind, StoredResponse, Write,
-        WriteOutcome, postgres::PostgresStore,
+        Lock, Outcome, PutOutcome, Record, State, Status, Store as _, StoreErrorKind, StoredResponse,
+        postgres::PostgresStore,
     },
 };
+use testkit::puts;
 
 use super::fixtures::{Server, completion, fresh_table, key, lock, make, server};
 
@@ -60,8 +61,8 @@ async fn found(store: &PostgresStore, name: &str) -> Option<Record> {
 async fn settle(store: &PostgresStore, key: &StoredKey, lock: &Lock) {
     let completion = completion(lock);
     for _ in 0..600 {
-        match store.apply(key, &completion).await {
-            Ok(settled) => return assert_eq!(settled, WriteOutcome::Applied),
+        match store.put(key, &completion).await {
+            Ok(settled) => return assert_eq!(settled, PutOutcome::Applied),
             Err(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -85,9 +86,9 @@ async fn a_killed_server_keeps_its_records() {
     let Some(mut server) = Server::start("") else { return };
     let store = server.store(|builder| builder).await;
     let lock = lock();
-    make(&store, &key("done"), &Write::Claim(lock.clone())).await;
+    make(&store, &key("done"), &puts::claim(lock.clone())).await;
     make(&store, &key("done"), &completion(&lock)).await;
-    make(&store, &key("begun"), &Write::Claim(lock.clone())).await;
+    make(&store, &key("begun"), &puts::claim(lock.clone())).await;
     server.crash();
     until_gone(&server).await;
     server.start_again();
@@ -102,7 +103,7 @@ async fn an_asynchronous_standby_can_lose_writes() {
     let standby = primary.standby();
     let store = on_both(&primary, &standby, "?target_session_attrs=read-write").await;
     let (key, lock) = (key("half"), lock());
-    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &puts::claim(lock.clone())).await;
     until(&standby, &format!("to_regclass('{}') IS NOT NULL", store.table())).await;
     until(&standby, &format!("EXISTS (SELECT FROM {})", store.table())).await;
     // The standby stops receiving writes.
@@ -159,7 +160,7 @@ async fn a_full_disk_refuses_writes_until_freed() {
     operator.batch_execute(&space).await.unwrap();
     operator.batch_execute(&format!("ALTER TABLE {table} SET TABLESPACE {table}_s")).await.unwrap();
     let lock = lock();
-    make(&store, &key("kept"), &Write::Claim(lock.clone())).await;
+    make(&store, &key("kept"), &puts::claim(lock.clone())).await;
     make(&store, &key("kept"), &completion(&lock)).await;
 
     let mut state = 7_u64;
@@ -171,11 +172,11 @@ async fn a_full_disk_refuses_writes_until_freed() {
     let outcome = Outcome::Retained(StoredResponse::new(response.into()));
     let large = Record { state: State::Completed(outcome), ..super::fixtures::finished() };
     let small = super::fixtures::lock();
-    for write in [Write::Conclude { seen: None, record: large }, Write::Claim(small)] {
+    for write in [puts::conclude(None, large), puts::claim(small)] {
         let mut refused = None;
         for nth in 0..20_000 {
-            match store.apply(&key(&format!("{nth} {}", matches!(write, Write::Claim(_)))), &write).await {
-                Ok(written) => assert_eq!(written, WriteOutcome::Applied),
+            match store.put(&key(&format!("{nth} {}", write.record().status().as_str())), &write).await {
+                Ok(written) => assert_eq!(written, PutOutcome::Applied),
                 Err(error) => {
                     refused = Some(error);
                     break;
@@ -187,12 +188,12 @@ async fn a_full_disk_refuses_writes_until_freed() {
         assert!(format!("{refused:?}").contains("53100"), "{refused:?}");
     }
     assert_eq!(found(&store, "kept").await.unwrap().status(), Status::Completed);
-    let replayed = store.apply(&key("kept"), &Write::Claim(super::fixtures::lock())).await.unwrap();
-    assert!(matches!(replayed, WriteOutcome::Refused(Some(record)) if record.owner == lock.owner));
+    let replayed = store.put(&key("kept"), &puts::claim(super::fixtures::lock())).await.unwrap();
+    assert!(matches!(replayed, PutOutcome::Refused(Some(record)) if record.owner == lock.owner));
 
     // Moves the table to a larger disk.
     operator.batch_execute(&format!("ALTER TABLE {table} SET TABLESPACE pg_default")).await.unwrap();
-    make(&store, &key("after"), &Write::Claim(lock.clone())).await;
+    make(&store, &key("after"), &puts::claim(lock.clone())).await;
     operator.batch_execute(&format!("DROP TABLE {table}")).await.unwrap();
     operator.batch_execute(&format!("DROP TABLESPACE {table}_s")).await.unwrap();
 }
@@ -206,7 +207,7 @@ async fn a_promoted_standby_is_found() {
         let standby = primary.standby();
         let store = on_both(&primary, &standby, attributes).await;
         let (key, lock) = (key("kept"), lock());
-        make(&store, &key, &Write::Claim(lock.clone())).await;
+        make(&store, &key, &puts::claim(lock.clone())).await;
         let table = store.table();
         let has_followed = format!("to_regclass('{table}') IS NOT NULL");
         until(&standby, &has_followed).await;
@@ -220,7 +221,7 @@ async fn a_promoted_standby_is_found() {
         assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
         let record = store.read(&key).await.unwrap().unwrap();
         assert_eq!((record.status(), record.owner), (Status::Completed, lock.owner));
-        make(&store, &super::fixtures::key("new"), &Write::Claim(super::fixtures::lock())).await;
+        make(&store, &super::fixtures::key("new"), &puts::claim(super::fixtures::lock())).await;
     }
 }
 
@@ -244,5 +245,5 @@ async fn silent_hosts_leave_time_for_others() {
     let store = PostgresStore::builder(hosts + "?sslmode=disable").table(fresh_table());
     let store = store.connect_timeout(PATIENCE).statement_timeout(PATIENCE).build().unwrap();
     store.create_table().await.unwrap();
-    make(&store, &key("next"), &Write::Claim(lock())).await;
+    make(&store, &key("next"), &puts::claim(lock())).await;
 }

@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use lambda_idempotency::{
     store::{
-        Store as _, StoreBuilder, StoreError, StoreErrorKind, TableProblem, Write, WriteOutcome,
+        PutOutcome, Store as _, StoreBuilder, StoreError, StoreErrorKind, TableProblem,
         postgres::{PostgresStore, tokio_postgres::Client},
     },
     testing::Fault,
 };
+use testkit::puts;
 
 use super::{
     fixtures::{Server, completion, fresh_table, key, lock, make, patient, server},
@@ -42,7 +43,7 @@ async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore) {
     let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
     let store = impatient(builder).build().unwrap();
     store.create_table().await.unwrap();
-    make(&store, &key("warm"), &Write::Claim(lock())).await;
+    make(&store, &key("warm"), &puts::claim(lock())).await;
     store.read(&key("warm")).await.unwrap();
     wire.requests();
     (wire, store)
@@ -60,9 +61,9 @@ fn assert_error(error: &StoreError, kind: StoreErrorKind, maybe_applied: bool, s
 async fn lost_statements_are_ambiguous_and_unapplied() {
     let (wire, store) = behind_a_wire(server!()).await;
     for (fault, says) in [(Fault::LoseRequest, "lost"), (Fault::Silence, "in time")] {
-        let (key, claim) = (key(&format!("{fault:?}")), Write::Claim(lock()));
+        let (key, claim) = (key(&format!("{fault:?}")), puts::claim(lock()));
         wire.fail_next(fault);
-        let error = store.apply(&key, &claim).await.unwrap_err();
+        let error = store.put(&key, &claim).await.unwrap_err();
         assert!(wire.has_failed());
         assert_error(&error, StoreErrorKind::Unavailable, true, says);
         // The store recovers over a new connection.
@@ -77,13 +78,13 @@ async fn applied_writes_without_answers_are_ambiguous() {
     for (fault, says) in [(Fault::LoseAnswer, "lost"), (Fault::SilenceAfter, "in time")] {
         let (key, lock) = (key(&format!("{fault:?}")), lock());
         wire.fail_next(fault);
-        let error = store.apply(&key, &Write::Claim(lock.clone())).await.unwrap_err();
+        let error = store.put(&key, &puts::claim(lock.clone())).await.unwrap_err();
         assert!(wire.has_failed());
         assert_error(&error, StoreErrorKind::Unavailable, true, says);
         assert_eq!(store.read(&key).await.unwrap(), Some(lock.clone().into()));
         // If the claim is sent again, the store refuses it and returns the claim's own record.
-        let again = store.apply(&key, &Write::Claim(lock.clone())).await.unwrap();
-        assert_eq!(again, WriteOutcome::Refused(Some(lock.into())));
+        let again = store.put(&key, &puts::claim(lock.clone())).await.unwrap();
+        assert_eq!(again, PutOutcome::Refused(Some(lock.into())));
     }
 }
 
@@ -114,14 +115,14 @@ async fn connections_that_died_idle_are_replaced() {
     for fault in [Fault::LoseRequest, Fault::LoseAnswer, Fault::Silence, Fault::SilenceAfter] {
         let before = wire.connections();
         wire.fail_next(fault);
-        let written = store.apply(&key(&format!("{fault:?}")), &Write::Claim(lock())).await.unwrap();
-        assert_eq!(written, WriteOutcome::Applied);
+        let written = store.put(&key(&format!("{fault:?}")), &puts::claim(lock())).await.unwrap();
+        assert_eq!(written, PutOutcome::Applied);
         assert!(wire.has_failed());
         assert_eq!(wire.connections(), before + 1, "{fault:?}");
     }
     // The store replaces a closed connection too.
     wire.cut_all();
-    make(&store, &key("closed"), &Write::Claim(lock())).await;
+    make(&store, &key("closed"), &puts::claim(lock())).await;
 }
 
 /// A server that restarts closes all connections. Once a call finds one closed, it opens a new connection instead of
@@ -144,11 +145,11 @@ async fn closed_connections_are_dropped_together() {
         operator.batch_execute("ROLLBACK").await.unwrap();
     };
     let (one, other) = (key("one"), key("other"));
-    let (claim, another) = (Write::Claim(lock()), Write::Claim(lock()));
+    let (claim, another) = (puts::claim(lock()), puts::claim(lock()));
     tokio::join!(read, make(&store, &one, &claim), make(&store, &other, &another));
     let before = wire.connections();
     wire.cut_first();
-    make(&store, &warm, &Write::Claim(lock())).await;
+    make(&store, &warm, &puts::claim(lock())).await;
     assert_eq!(wire.connections(), before + 1, "the call used another old connection");
 }
 
@@ -168,7 +169,7 @@ async fn terminated_sessions_are_replaced_or_reported() {
     let store = server.store(|builder| builder.connections(1)).await;
     let (key, operator, other) = (key("terminated"), server.client().await, server.client().await);
     let lock = lock();
-    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &puts::claim(lock.clone())).await;
     let table = store.table();
     let terminate = format!(
         "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity \
@@ -183,7 +184,7 @@ async fn terminated_sessions_are_replaced_or_reported() {
     operator.batch_execute(&locked).await.unwrap();
     let settle = tokio::spawn({
         let (store, key, lock) = (store.clone(), key.clone(), lock.clone());
-        async move { store.apply(&key, &completion(&lock)).await }
+        async move { store.put(&key, &completion(&lock)).await }
     });
     let pid = waiting(&other, &table).await;
     other.batch_execute(&format!("SELECT pg_terminate_backend({pid})")).await.unwrap();
@@ -198,15 +199,15 @@ async fn settlements_of_locked_records_are_definite_conflicts() {
     let server = server!();
     let store = server.store(impatient).await;
     let (key, operator, lock) = (key("locked"), server.client().await, lock());
-    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &puts::claim(lock.clone())).await;
     operator.batch_execute(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", store.table())).await.unwrap();
     let began = Instant::now();
-    let error = store.apply(&key, &completion(&lock)).await.unwrap_err();
+    let error = store.put(&key, &completion(&lock)).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Conflict, false, "another transaction");
     assert!(began.elapsed() < STATEMENT, "{:?}", began.elapsed());
     // A duplicate reads the row without waiting for its lock.
-    let refused = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap();
-    assert_eq!(refused, WriteOutcome::Refused(Some(lock.clone().into())));
+    let refused = store.put(&key, &puts::claim(super::fixtures::lock())).await.unwrap();
+    assert_eq!(refused, PutOutcome::Refused(Some(lock.clone().into())));
     operator.batch_execute("ROLLBACK").await.unwrap();
     make(&store, &key, &completion(&lock)).await;
 }
@@ -221,11 +222,11 @@ async fn serialisation_failures_are_conflicts() {
     let store = patient(PostgresStore::builder(url)).table(&table).build().unwrap();
     store.create_table().await.unwrap();
     let (key, operator, lock) = (key("serial"), server.client().await, lock());
-    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &puts::claim(lock.clone())).await;
     operator.batch_execute(&format!("BEGIN; UPDATE {table} SET attempt = 2")).await.unwrap();
     let settle = tokio::spawn({
         let (store, lock) = (store.clone(), lock.clone());
-        async move { store.apply(&key, &completion(&lock)).await }
+        async move { store.put(&key, &completion(&lock)).await }
     });
     waiting(&server.client().await, &table).await;
     operator.batch_execute("COMMIT").await.unwrap();
@@ -245,7 +246,7 @@ async fn read_only_servers_are_unavailable() {
     let store = impatient(PostgresStore::builder(url)).table(&table).build().unwrap();
     let maker = patient(PostgresStore::builder(server.url())).table(&table).build().unwrap();
     maker.create_table().await.unwrap();
-    let error = store.apply(&key("read-only"), &Write::Claim(lock())).await.unwrap_err();
+    let error = store.put(&key("read-only"), &puts::claim(lock())).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
 }
 
@@ -254,10 +255,10 @@ async fn read_only_servers_are_unavailable() {
 async fn standbys_are_neither_written_nor_trusted() {
     let Some(mut server) = Server::start("") else { return };
     let store = server.store(impatient).await;
-    make(&store, &key("standby"), &Write::Claim(lock())).await;
+    make(&store, &key("standby"), &puts::claim(lock())).await;
     assert_eq!(store.check_table().await.unwrap(), []);
     server.become_standby();
-    let error = store.apply(&key("other"), &Write::Claim(lock())).await.unwrap_err();
+    let error = store.put(&key("other"), &puts::claim(lock())).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
     let error = store.read(&key("standby")).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
@@ -295,7 +296,7 @@ async fn server_errors_map_to_their_kinds() {
              CREATE OR REPLACE TRIGGER fails BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_fails()"
         );
         operator.batch_execute(&trigger).await.unwrap();
-        let error = store.apply(&key("disk"), &Write::Claim(lock())).await.unwrap_err();
+        let error = store.put(&key("disk"), &puts::claim(lock())).await.unwrap_err();
         assert_error(&error, kind, false, says);
         let shown = format!("{error:?}");
         assert!(shown.contains(code) && !shown.contains("secret"), "{shown}");
@@ -311,14 +312,14 @@ async fn failed_or_excess_connections_send_nothing() {
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = server.url_at(nobody.local_addr().unwrap().port());
     let store = patient(PostgresStore::builder(url)).build().unwrap();
-    let error = store.apply(&key("refused"), &Write::Claim(lock())).await.unwrap_err();
+    let error = store.put(&key("refused"), &puts::claim(lock())).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "couldn't be reached");
 
     // A server that accepts the connection and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();
     let store = PostgresStore::builder(server.url_at(port)).connect_timeout(Duration::from_millis(200));
-    let error = store.build().unwrap().apply(&key("silent"), &Write::Claim(lock())).await.unwrap_err();
+    let error = store.build().unwrap().put(&key("silent"), &puts::claim(lock())).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "couldn't be reached");
 
     let role = fresh_table();
@@ -336,17 +337,17 @@ async fn exhausted_pools_send_nothing() {
     let server = server!();
     let store = server.store(|builder| builder.connections(1).connect_timeout(Duration::from_secs(6))).await;
     let (key, operator, lock) = (key("busy"), server.client().await, lock());
-    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &puts::claim(lock.clone())).await;
     operator.batch_execute(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", store.table())).await.unwrap();
     let settle = tokio::spawn({
         let (store, key) = (store.clone(), key.clone());
-        async move { store.apply(&key, &completion(&lock)).await }
+        async move { store.put(&key, &completion(&lock)).await }
     });
     waiting(&server.client().await, &store.table()).await;
-    let error = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap_err();
+    let error = store.put(&key, &puts::claim(super::fixtures::lock())).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "was free in time");
     operator.batch_execute("ROLLBACK").await.unwrap();
-    assert_eq!(settle.await.unwrap().unwrap(), WriteOutcome::Applied);
+    assert_eq!(settle.await.unwrap().unwrap(), PutOutcome::Applied);
 }
 
 #[tokio::test]
@@ -368,7 +369,7 @@ async fn server_refusals_say_what_to_do() {
         (as_role, table.clone(), "grant"),
     ] {
         let store = patient(PostgresStore::builder(url)).table(table).build().unwrap();
-        let error = store.apply(&key("rejected"), &Write::Claim(lock())).await.unwrap_err();
+        let error = store.put(&key("rejected"), &puts::claim(lock())).await.unwrap_err();
         assert_error(&error, StoreErrorKind::Rejected, false, says);
         let error = store.read(&key("rejected")).await.unwrap_err();
         assert_error(&error, StoreErrorKind::Rejected, false, says);

@@ -5,11 +5,12 @@ use std::time::Duration;
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
     store::{
-        Generation, Lock, Outcome, Owner, Record, Settlement, State, Store as _, StoredResponse, Write,
-        WriteOutcome, postgres::PostgresStore,
+        Generation, Lock, Outcome, Owner, Put, PutOutcome, Record, State, Store as _, StoredResponse,
+        postgres::PostgresStore,
     },
     time::{Clock as _, Timestamp, system_clock},
 };
+use testkit::puts::{self, Settlement};
 
 pub(super) use testkit::postgres::{Server, fresh_table, patient};
 
@@ -56,14 +57,14 @@ pub(super) fn outcome(response: &'static [u8]) -> Outcome {
 }
 
 /// Applies `write`, which must succeed.
-pub(super) async fn make(store: &PostgresStore, key: &StoredKey, write: &Write) {
-    assert_eq!(store.apply(key, write).await.unwrap(), WriteOutcome::Applied);
+pub(super) async fn make(store: &PostgresStore, key: &StoredKey, write: &Put) {
+    assert_eq!(store.put(key, write).await.unwrap(), PutOutcome::Applied);
 }
 
 /// Returns the write that completes `lock`'s claim.
-pub(super) fn completion(lock: &Lock) -> Write {
+pub(super) fn completion(lock: &Lock) -> Put {
     let settlement = Settlement::Complete(outcome(b"the response"), later(86_400));
-    Write::Settle { owner: lock.owner, generation: lock.generation, settlement }
+    puts::settle(lock, settlement)
 }
 
 /// A completed record with a new owner.

@@ -8,7 +8,7 @@ use std::{
 
 use lambda_idempotency::{
     store::{
-        Store as _, StoreErrorKind, Write, WriteOutcome,
+        PutOutcome, Store as _, StoreErrorKind,
         postgres::{
             PostgresStore,
             tokio_postgres::{self, SimpleQueryMessage},
@@ -16,6 +16,7 @@ use lambda_idempotency::{
     },
     time::{Clock as _, Timestamp, system_clock},
 };
+use testkit::puts;
 
 use super::fixtures::{Server, fresh_table, key, lock, make, patient, server};
 use testkit::pgbouncer::PgBouncer;
@@ -37,7 +38,7 @@ async fn claims_in_its_own_process() {
     let begins = Timestamp::from_millis(begins.parse().unwrap());
     tokio::time::sleep(system_clock().now().until(begins)).await;
     for n in 0..CLAIMS {
-        make(&store, &key(&format!("{} {n}", store.table())), &Write::Claim(lock())).await;
+        make(&store, &key(&format!("{} {n}", store.table())), &puts::claim(lock())).await;
     }
 }
 
@@ -97,7 +98,7 @@ async fn prepared_statements_behind_a_pooler_are_refused() {
         server.client().await.batch_execute(LIMITED).await.unwrap();
         let store = behind(server, &pooler, "limited", &table, &parameters);
         for _ in 0..3 {
-            let error = store.apply(&key("refused"), &Write::Claim(lock())).await.unwrap_err();
+            let error = store.put(&key("refused"), &puts::claim(lock())).await.unwrap_err();
             assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
             assert!(error.to_string().contains("leave out `prepared=true`"), "{error:?}");
         }
@@ -105,7 +106,7 @@ async fn prepared_statements_behind_a_pooler_are_refused() {
     assert_eq!(rows(server, &table).await, 0);
     let direct = PostgresStore::builder(format!("{}?table={table}&prepared=true", server.url()));
     let direct = patient(direct).build().unwrap();
-    make(&direct, &key("direct"), &Write::Claim(lock())).await;
+    make(&direct, &key("direct"), &puts::claim(lock())).await;
 }
 
 /// Creates the role `limited`, with the timeouts that `?timeouts=role` needs. Several tests run these statements, and
@@ -133,9 +134,9 @@ async fn missing_limits_are_refused_with_a_fix() {
         let Some(pooler) = PgBouncer::before(server, 2, configuration) else { return };
         let store = behind(server, &pooler, user, &table, parameters);
         let key = key(&format!("{configuration} {user} {parameters}"));
-        let written = store.apply(&key, &Write::Claim(lock())).await;
+        let written = store.put(&key, &puts::claim(lock())).await;
         if is_fit {
-            assert_eq!(written.unwrap(), WriteOutcome::Applied);
+            assert_eq!(written.unwrap(), PutOutcome::Applied);
             continue;
         }
         let error = written.unwrap_err();
@@ -153,7 +154,7 @@ async fn limits_do_not_leak_into_pooled_sessions() {
     let Some(pooler) = PgBouncer::before(server, 1, "") else { return };
     let table = server.store(|builder| builder).await.table();
     let store = behind(server, &pooler, "test", &table, "timeouts=transaction");
-    make(&store, &key("leak"), &Write::Claim(lock())).await;
+    make(&store, &key("leak"), &puts::claim(lock())).await;
     let other = tokio_postgres::connect(&server.url_at(pooler.port()), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(other.1);
     let shown = other
@@ -174,11 +175,11 @@ async fn abandoned_pooled_claims_are_not_applied() {
     server.client().await.batch_execute(LIMITED).await.unwrap();
     for (user, timeouts) in [("test", "transaction"), ("limited", "role")] {
         let store = behind(server, &pooler, user, &table, &format!("timeouts={timeouts}"));
-        make(&store, &key(user), &Write::Claim(lock())).await;
+        make(&store, &key(user), &puts::claim(lock())).await;
         let operator = server.client().await;
         operator.batch_execute(&format!("BEGIN; LOCK TABLE {table}")).await.unwrap();
         let late = key(&format!("late {user}"));
-        assert!(store.apply(&late, &Write::Claim(lock())).await.is_err());
+        assert!(store.put(&late, &puts::claim(lock())).await.is_err());
         tokio::time::sleep(Duration::from_secs(2)).await;
         operator.batch_execute("COMMIT").await.unwrap();
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -196,13 +197,13 @@ async fn abandoned_queued_claims_are_not_applied() {
     server.client().await.batch_execute(LIMITED).await.unwrap();
     let abandoned = async |user: &str, timeouts: &str| {
         let store = behind(server, &pooler, user, &table, &format!("timeouts={timeouts}"));
-        make(&store, &key(user), &Write::Claim(lock())).await;
+        make(&store, &key(user), &puts::claim(lock())).await;
         let url = server.url_at(pooler.port()).replace("://test:", &format!("://{user}:"));
         let (holder, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
         holder.batch_execute("BEGIN").await.unwrap();
         let late = key(&format!("queued {user}"));
-        assert!(store.apply(&late, &Write::Claim(lock())).await.is_err());
+        assert!(store.put(&late, &puts::claim(lock())).await.is_err());
         holder.batch_execute("COMMIT").await.unwrap();
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(store.read(&late).await.unwrap(), None, "{timeouts}");

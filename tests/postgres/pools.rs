@@ -10,15 +10,13 @@ use std::{
 
 use lambda_idempotency::{
     Idempotency, Key,
-    store::{
-        Write,
-        postgres::{
-            PostgresStore,
-            deadpool_postgres::{Manager, Pool},
-            tokio_postgres::NoTls,
-        },
+    store::postgres::{
+        PostgresStore,
+        deadpool_postgres::{Manager, Pool},
+        tokio_postgres::NoTls,
     },
 };
+use testkit::puts;
 
 use super::fixtures::{fresh_table, key, lock, make, patient, server};
 
@@ -80,5 +78,5 @@ async fn records_are_written_despite_exhausted_pool() {
     let store = builder.connect_timeout(Duration::from_secs(20)).build().unwrap();
     let _lent = pool.get().await.unwrap();
     store.create_table().await.unwrap();
-    make(&store, &key("used-up"), &Write::Claim(lock())).await;
+    make(&store, &key("used-up"), &puts::claim(lock())).await;
 }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use lambda_idempotency::store::{
-    Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Store as _, StoreErrorKind,
-    StoredResponse, Write, WriteOutcome, memory::MemoryStore,
+    Generation, Lock, Outcome, Owner, Place, Put, PutOutcome, Record, State, Store as _, StoreErrorKind,
+    StoredResponse, memory::MemoryStore,
 };
+use testkit::puts::{self, Settlement};
 
 use super::fixtures::{completion, finished, key, later, lock, make, outcome, server};
 
@@ -36,20 +37,19 @@ async fn random_writes_match_the_memory_store() {
     for step in 0..1500 {
         let key = &keys[random.below(keys.len())];
         let write = any_write(&mut random, memory.get(key));
-        let expected = memory.apply(key, &write).await.unwrap();
-        let found = store.apply(key, &write).await.unwrap();
+        let expected = memory.put(key, &write).await.unwrap();
+        let found = store.put(key, &write).await.unwrap();
         assert_eq!(found, expected, "seed {seed}, step {step}: {write:?}");
         assert_eq!(store.read(key).await.unwrap(), memory.get(key), "seed {seed}, step {step}: {write:?}");
-        made[usize::from(found == WriteOutcome::Applied)] += 1;
+        made[usize::from(found == PutOutcome::Applied)] += 1;
     }
     assert!(made.iter().all(|count| *count > 300), "seed {seed}: refused and applied: {made:?}");
 }
 
-fn any_write(random: &mut Random, current: Option<Record>) -> Write {
+fn any_write(random: &mut Random, current: Option<Record>) -> Put {
     let mut lock = lock();
     lock.generation = Generation::new(random.below(3) as u64);
     lock.lease_until = later(random.below(4) as u64);
-    lock.owner = Owner::from_bytes([random.below(3) as u8; 16]);
     lock.expires_at = lock.expires_at.filter(|_| random.below(3) > 0);
     lock.interrupted = random.below(2) == 0;
     let expires_at = later(random.below(9) as u64);
@@ -60,27 +60,21 @@ fn any_write(random: &mut Random, current: Option<Record>) -> Write {
     };
     let Some(current) = current else {
         return match random.below(2) {
-            0 => Write::Claim(lock),
-            _ => Write::Conclude { seen: None, record: lock.into() },
+            0 => puts::claim(lock),
+            _ => puts::conclude(None, lock.into()),
         };
     };
     let seen = almost(random, &current, &lock);
-    let (owner, generation) = (seen.owner, seen.generation);
+    let held = seen.lock_until(lock.lease_until);
     match random.below(8) {
-        0 => Write::Claim(lock),
-        1 => Write::Reclaim { seen, lock },
-        2 => Write::TakeOver { seen, lock },
-        3 => Write::Settle { owner, generation, settlement },
-        4 | 5 => Write::Extend {
-            owner,
-            generation,
-            lease_until: lock.lease_until.saturating_add(Duration::from_secs(1)),
-            expires_at: lock.expires_at,
-        },
-        6 => {
-            Write::Conclude { seen: (random.below(4) > 0).then_some(seen), record: finished_or(random, lock) }
-        }
-        _ => Write::Resolve { seen, owner: lock.owner, generation: lock.generation, settlement },
+        0 => puts::claim(lock),
+        1 => puts::reclaim(&seen, lock),
+        2 => puts::take_over(&seen, lock),
+        3 => puts::settle(&held, settlement),
+        4 => puts::extend(&held, lock.lease_until.saturating_add(Duration::from_secs(1)), lock.expires_at),
+        5 => puts::conclude(None, finished_or(random, lock)),
+        6 => puts::conclude(Some(&seen), finished_or(random, lock)),
+        _ => puts::resolve(&seen, lock.owner, lock.generation, settlement),
     }
 }
 
@@ -89,16 +83,15 @@ fn finished_or(random: &mut Random, lock: Lock) -> Record {
 }
 
 /// Returns the version of `current`. In about half of the cases, one of its fields differs.
-fn almost(random: &mut Random, current: &Record, other: &Lock) -> Revision {
-    let mut seen = Revision::of(current);
-    match random.below(13) {
+fn almost(random: &mut Random, current: &Record, other: &Lock) -> Record {
+    let mut seen = current.clone();
+    match random.below(12) {
         0 => seen.owner = other.owner,
         1 => seen.generation = other.generation,
-        2 => seen.lock_acquired_at = later(1000),
-        3 => seen.expires_at = other.expires_at,
-        4 => seen.lease_until = Some(other.lease_until),
-        5 => seen.status = lambda_idempotency::store::Status::Released,
-        6 => seen.expires_at = None,
+        2 => seen.expires_at = other.expires_at,
+        3 => seen.state = State::Started { lease_until: other.lease_until },
+        4 => seen.state = State::Released,
+        5 => seen.expires_at = None,
         _ => {}
     }
     seen
@@ -153,14 +146,14 @@ async fn corrupt_rows_name_the_invalid_column() {
     .enumerate()
     {
         let (key, lock) = (key(&format!("corrupt {at}")), lock());
-        make(&store, &key, &Write::Claim(lock.clone())).await;
+        make(&store, &key, &puts::claim(lock.clone())).await;
         if is_done {
             make(&store, &key, &completion(&lock)).await;
         }
         let update = format!("UPDATE {table} SET {change} WHERE id = '{key}'");
         operator.batch_execute(&update).await.unwrap();
         let read = store.read(&key).await.unwrap_err();
-        let refused = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap_err();
+        let refused = store.put(&key, &puts::claim(super::fixtures::lock())).await.unwrap_err();
         for error in [read, refused] {
             assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{change}: {error}");
             assert!(!error.is_maybe_applied());
@@ -183,7 +176,7 @@ async fn errors_describe_the_unreadable_format() {
         ("response_key_id = 'k'", "`response_key_id` is set, so a newer version of this library wrote"),
     ] {
         let (key, lock) = (key(change), lock());
-        make(&store, &key, &Write::Claim(lock.clone())).await;
+        make(&store, &key, &puts::claim(lock.clone())).await;
         make(&store, &key, &completion(&lock)).await;
         let update = format!("UPDATE {table} SET {change} WHERE id = '{key}'");
         operator.batch_execute(&update).await.unwrap();
@@ -203,19 +196,19 @@ async fn replacing_a_row_clears_reserved_columns() {
         let sql = format!("SELECT trace_id FROM {table}");
         operator.query_one(&sql, &[]).await.unwrap().get::<_, Option<String>>(0)
     };
-    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &puts::claim(lock.clone())).await;
     operator.batch_execute(&format!("UPDATE {table} SET trace_id = 'trace'")).await.unwrap();
     make(&store, &key, &completion(&lock)).await;
     let completed = store.read(&key).await.unwrap().unwrap();
     assert_eq!(trace().await.as_deref(), Some("trace"));
     let next = super::fixtures::lock();
-    make(&store, &key, &Write::Reclaim { seen: Revision::of(&completed), lock: next.clone() }).await;
+    make(&store, &key, &puts::reclaim(&completed, next.clone())).await;
     assert_eq!(trace().await, None);
     operator
         .batch_execute(&format!("UPDATE {table} SET trace_id = 'trace', response_codec = 'c'"))
         .await
         .unwrap();
-    let write = Write::Conclude { seen: Some(Revision::of(&next.into())), record: finished() };
+    let write = puts::conclude(Some(&next.into()), finished());
     make(&store, &key, &write).await;
     assert_eq!(trace().await, None);
     assert!(store.read(&key).await.unwrap().is_some(), "`response_codec` wasn't cleared");
@@ -226,7 +219,7 @@ async fn a_response_of_one_gibibyte_is_unstorable() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (key, lock) = (key("huge"), lock());
-    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &puts::claim(lock.clone())).await;
     // These zeros use no memory, since the system provides a page of memory only once it's written to.
     let kept = vec![0; 1 << 30];
     let response = StoredResponse {
@@ -237,8 +230,8 @@ async fn a_response_of_one_gibibyte_is_unstorable() {
         place: Place::Inline(kept.into()),
     };
     let settlement = Settlement::Complete(Outcome::Retained(response), later(100));
-    let settle = Write::Settle { owner: lock.owner, generation: lock.generation, settlement };
-    let error = store.apply(&key, &settle).await.unwrap_err();
+    let settle = puts::settle(&lock, settlement);
+    let error = store.put(&key, &settle).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unstorable, false), "{error:?}");
     make(&store, &key, &completion(&lock)).await;
 }
@@ -248,7 +241,7 @@ async fn scans_return_all_records_in_key_order() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let operator = server.client().await;
-    make(&store, &key("first"), &Write::Claim(lock())).await;
+    make(&store, &key("first"), &puts::claim(lock())).await;
     let table = store.table();
     let many = format!(
         "INSERT INTO {table} SELECT 'f/o#' || to_char(n, 'FM0000'), version, status, owner, generation, attempt, \
@@ -284,7 +277,7 @@ async fn a_scan_leaves_responses_unread() {
     let (whole, broken) = (key("a"), key("b"));
     for key in [&whole, &broken] {
         let lock = lock();
-        make(&store, key, &Write::Claim(lock.clone())).await;
+        make(&store, key, &puts::claim(lock.clone())).await;
         make(&store, key, &completion(&lock)).await;
     }
     let sql = format!("UPDATE {} SET response = NULL WHERE id = '{broken}'", store.table());
@@ -312,9 +305,9 @@ async fn large_responses_round_trip() {
     let response: Vec<u8> = (0..6 * 1024 * 1024).map(|_| random.below(256) as u8).collect();
     let outcome = Outcome::Retained(StoredResponse::new(response.into()));
     let (key, lock) = (key("large"), lock());
-    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &puts::claim(lock.clone())).await;
     let settlement = Settlement::Complete(outcome.clone(), later(100));
-    let settle = Write::Settle { owner: lock.owner, generation: lock.generation, settlement };
+    let settle = puts::settle(&lock, settlement);
     make(&store, &key, &settle).await;
     let record = store.read(&key).await.unwrap().unwrap();
     assert_eq!(record.state, lambda_idempotency::store::State::Completed(outcome));

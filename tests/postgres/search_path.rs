@@ -2,10 +2,11 @@
 //! names its schema from then on.
 
 use lambda_idempotency::store::{
-    Store as _, StoreErrorKind, TableProblem, Write, WriteOutcome,
+    PutOutcome, Store as _, StoreErrorKind, TableProblem,
     postgres::{PostgresStore, tokio_postgres},
 };
 use testkit::pgbouncer::PgBouncer;
+use testkit::puts;
 
 use super::fixtures::{Server, completion, finished, fresh_table, key, later, lock, make, patient, server};
 
@@ -56,10 +57,10 @@ async fn leftover_paths_lead_to_no_other_table() {
         if first {
             other.batch_execute(&leaves).await.unwrap();
         }
-        make(&store, &key, &Write::Claim(lock.clone())).await;
+        make(&store, &key, &puts::claim(lock.clone())).await;
         other.batch_execute(&leaves.replace("TEMP TABLE", "TEMP TABLE IF NOT EXISTS")).await.unwrap();
-        let again = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap();
-        assert_eq!(again, WriteOutcome::Refused(Some(lock.clone().into())), "{leaves}");
+        let again = store.put(&key, &puts::claim(super::fixtures::lock())).await.unwrap();
+        assert_eq!(again, PutOutcome::Refused(Some(lock.clone().into())), "{leaves}");
         make(&store, &key, &completion(&lock)).await;
         assert!(store.read(&key).await.unwrap().is_some());
         assert!(store.look(&key).await.unwrap().is_some());
@@ -89,8 +90,8 @@ async fn users_transactions_keep_their_path() {
     let transaction = client.transaction().await.unwrap();
     assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
     transaction.batch_execute("SET LOCAL search_path = pg_catalog").await.unwrap();
-    let conclude = Write::Conclude { seen: None, record: record.clone() };
-    assert_eq!(store.apply_in(&transaction, &key, &conclude).await.unwrap(), WriteOutcome::Applied);
+    let conclude = puts::conclude(None, record.clone());
+    assert_eq!(store.put_in(&transaction, &key, &conclude).await.unwrap(), PutOutcome::Applied);
     let path: String = transaction.query_one("SHOW search_path", &[]).await.unwrap().get(0);
     assert_eq!(path, "pg_catalog");
     transaction.commit().await.unwrap();
@@ -122,15 +123,15 @@ async fn moved_tables_are_found_again() {
         assert!(store.create_table().await.unwrap());
         assert_eq!(rows(server, &format!("{one}.{table}")).await, 0);
         let moved = lock();
-        make(&store, &key("moved"), &Write::Claim(moved.clone())).await;
+        make(&store, &key("moved"), &puts::claim(moved.clone())).await;
         let both = |to: &str, from: &str| {
             format!(
                 "ALTER TABLE {from}.{table} SET SCHEMA {to}; ALTER TABLE {from}.{table}_schema SET SCHEMA {to}"
             )
         };
         server.client().await.batch_execute(&both(&other, &one)).await.unwrap();
-        let again = store.apply(&key("moved"), &Write::Claim(lock())).await.unwrap();
-        assert_eq!(again, WriteOutcome::Refused(Some(moved.clone().into())));
+        let again = store.put(&key("moved"), &puts::claim(lock())).await.unwrap();
+        assert_eq!(again, PutOutcome::Refused(Some(moved.clone().into())));
         // The statement that checks a new connection finds no table.
         let fresh = store.clone();
         server.client().await.batch_execute(&both(&one, &other)).await.unwrap();
@@ -157,7 +158,7 @@ async fn schemas_of_any_name_work() {
     assert!(store.create_table().await.unwrap());
     assert!(!store.create_table().await.unwrap());
     assert_eq!(store.check_table().await.unwrap(), []);
-    make(&store, &key("odd"), &Write::Claim(lock())).await;
+    make(&store, &key("odd"), &puts::claim(lock())).await;
     assert!(store.look(&key("odd")).await.unwrap().is_some());
     assert_eq!(store.sweep(later(0), 10).await.unwrap(), 0);
     assert_eq!(rows(server, &format!("{quoted}.idempotency")).await, 1);

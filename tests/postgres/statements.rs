@@ -1,6 +1,7 @@
 //! The number of statements and round trips of each call, and what a call leaves in the table and in the session.
 
-use lambda_idempotency::store::{Store as _, StoreBuilder, Write, WriteOutcome, postgres::PostgresStore};
+use lambda_idempotency::store::{PutOutcome, Store as _, StoreBuilder, postgres::PostgresStore};
+use testkit::puts;
 
 use super::{
     fixtures::{Server, completion, fresh_table, key, lock, make, patient, server},
@@ -17,12 +18,12 @@ async fn counted(server: &Server, configure: fn(StoreBuilder<PostgresStore>) -> 
     operator.batch_execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").await.ok();
     let run = async |name: &str| {
         let (key, lock) = (key(name), lock());
-        make(&store, &key, &Write::Claim(lock.clone())).await;
+        make(&store, &key, &puts::claim(lock.clone())).await;
         make(&store, &key, &completion(&lock)).await;
     };
     let duplicate = async |name: &str| {
-        let written = store.apply(&key(name), &Write::Claim(lock())).await.unwrap();
-        assert!(matches!(written, WriteOutcome::Refused(Some(_))));
+        let written = store.put(&key(name), &puts::claim(lock())).await.unwrap();
+        assert!(matches!(written, PutOutcome::Refused(Some(_))));
     };
     // The server counts all statements that it executes. The wire counts the round trips since the last check.
     let statements = async || {
@@ -59,13 +60,13 @@ async fn a_duplicate_writes_nothing() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (key, lock, operator) = (key("quiet"), lock(), server.client().await);
-    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &puts::claim(lock.clone())).await;
     make(&store, &key, &completion(&lock)).await;
     let version = format!("SELECT xmin::text || ctid::text || xmax::text FROM {}", store.table());
     let before: String = operator.query_one(&version, &[]).await.unwrap().get(0);
     for _ in 0..10 {
-        let written = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap();
-        assert!(matches!(written, WriteOutcome::Refused(Some(_))));
+        let written = store.put(&key, &puts::claim(super::fixtures::lock())).await.unwrap();
+        assert!(matches!(written, PutOutcome::Refused(Some(_))));
     }
     assert_eq!(operator.query_one(&version, &[]).await.unwrap().get::<_, String>(0), before);
     let dead = format!("SELECT count(*) FROM heap_page_items(get_raw_page('{}', 0))", store.table());
@@ -83,13 +84,13 @@ async fn the_session_keeps_its_own_lock_timeout() {
     client.batch_execute("SET lock_timeout = '7s'").await.unwrap();
     let transaction = client.transaction().await.unwrap();
     let lock = lock();
-    let written = store.apply_in(&transaction, &key("timeout"), &Write::Claim(lock.clone())).await;
-    assert_eq!(written.unwrap(), WriteOutcome::Applied);
+    let written = store.put_in(&transaction, &key("timeout"), &puts::claim(lock.clone())).await;
+    assert_eq!(written.unwrap(), PutOutcome::Applied);
     let shown = async |client: &lambda_idempotency::store::postgres::tokio_postgres::Transaction<'_>| {
         client.query_one("SHOW lock_timeout", &[]).await.unwrap().get::<_, String>(0)
     };
     assert_eq!(shown(&transaction).await, "7s");
-    let written = store.apply_in(&transaction, &key("timeout"), &Write::Claim(lock)).await;
-    assert!(matches!(written.unwrap(), WriteOutcome::Refused(Some(_))));
+    let written = store.put_in(&transaction, &key("timeout"), &puts::claim(lock)).await;
+    assert!(matches!(written.unwrap(), PutOutcome::Refused(Some(_))));
     assert_eq!(shown(&transaction).await, "7s");
 }

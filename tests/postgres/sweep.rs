@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    store::{Lock, Record, Store as _, Write, postgres::PostgresStore},
+    store::{Lock, Record, Store as _, postgres::PostgresStore},
     time::Timestamp,
 };
+use testkit::puts;
 
 use super::fixtures::{completion, finished, key, lock, make, now, server};
 
@@ -13,7 +14,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 async fn put(store: &PostgresStore, name: &str, expires_at: Timestamp) {
     let record = Record { expires_at: Some(expires_at), ..finished() };
-    make(store, &key(name), &Write::Conclude { seen: None, record }).await;
+    make(store, &key(name), &puts::conclude(None, record)).await;
 }
 
 #[tokio::test]
@@ -28,7 +29,7 @@ async fn sweeps_delete_oldest_records_in_batches() {
     put(&store, "live", now.saturating_add(HOUR)).await;
     let mut claim = lock();
     claim.expires_at = Some(now.saturating_add(24 * HOUR));
-    make(&store, &key("claim"), &Write::Claim(claim)).await;
+    make(&store, &key("claim"), &puts::claim(claim)).await;
 
     assert_eq!(store.sweep(now, 2).await.unwrap(), 2);
     assert_eq!(store.read(&key("oldest")).await.unwrap(), None);
@@ -49,7 +50,7 @@ async fn sweeps_keep_records_without_expiry() {
     let store = server.store(|builder| builder).await;
     let (now, end) = (now(), Timestamp::from_millis(u64::MAX));
     let lock = Lock { expires_at: None, lease_until: Timestamp::from_millis(1), ..lock() };
-    make(&store, &key("unsettled"), &Write::Claim(lock.clone())).await;
+    make(&store, &key("unsettled"), &puts::claim(lock.clone())).await;
     put(&store, "old", now.saturating_sub(5 * HOUR)).await;
     assert_eq!(store.sweep(end, 1).await.unwrap(), 1);
     assert_eq!(store.sweep(end, 1).await.unwrap(), 0);
@@ -88,15 +89,15 @@ async fn sweeps_keep_concurrently_reclaimed_records() {
     for round in 0..50 {
         let key = key(&format!("moved {round}"));
         let record = Record { expires_at: Some(now.saturating_sub(5 * HOUR)), ..finished() };
-        let seen = lambda_idempotency::store::Revision::of(&record);
-        make(&store, &key, &Write::Conclude { seen: None, record }).await;
+        let seen = record.clone();
+        make(&store, &key, &puts::conclude(None, record)).await;
         let lock = lock();
-        let reclaim = Write::Reclaim { seen, lock: lock.clone() };
-        let (swept, written) = tokio::join!(store.sweep(now, 10), store.apply(&key, &reclaim));
+        let reclaim = puts::reclaim(&seen, lock.clone());
+        let (swept, written) = tokio::join!(store.sweep(now, 10), store.put(&key, &reclaim));
         let there = store.read(&key).await.unwrap();
         match (swept.unwrap(), written.unwrap()) {
-            (0, lambda_idempotency::store::WriteOutcome::Applied) => assert_eq!(there, Some(lock.into())),
-            (1, lambda_idempotency::store::WriteOutcome::Refused(None)) => assert_eq!(there, None),
+            (0, lambda_idempotency::store::PutOutcome::Applied) => assert_eq!(there, Some(lock.into())),
+            (1, lambda_idempotency::store::PutOutcome::Refused(None)) => assert_eq!(there, None),
             other => panic!("{other:?}, but the record is {there:?}"),
         }
     }

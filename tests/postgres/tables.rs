@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    store::{Lock, Settlement, Store as _, StoreErrorKind, TableProblem, Write, postgres::PostgresStore},
+    store::{Lock, Store as _, StoreErrorKind, TableProblem, postgres::PostgresStore},
     time::Timestamp,
 };
+use testkit::puts::{self, Settlement};
 
 use super::fixtures::{completion, fresh_table, key, later, lock, make, outcome, patient, server};
 
@@ -16,7 +17,7 @@ async fn tables_are_created_once_and_kept() {
     assert_eq!(store.check_table().await.unwrap(), [TableProblem::Missing]);
     let (one, other) = tokio::join!(store.create_table(), store.create_table());
     assert!(one.unwrap() || other.unwrap());
-    make(&store, &key("made"), &Write::Claim(lock())).await;
+    make(&store, &key("made"), &puts::claim(lock())).await;
     assert!(!store.create_table().await.unwrap());
     assert!(store.read(&key("made")).await.unwrap().is_some());
     assert_eq!(store.check_table().await.unwrap(), []);
@@ -52,7 +53,7 @@ async fn table_names_allow_schemas_and_capitals() {
     let store =
         patient(PostgresStore::builder(server.url())).table(format!("{schema}.Records")).build().unwrap();
     store.create_table().await.unwrap();
-    make(&store, &key("schema"), &Write::Claim(lock())).await;
+    make(&store, &key("schema"), &puts::claim(lock())).await;
     assert_eq!(store.check_table().await.unwrap(), []);
 }
 
@@ -112,7 +113,7 @@ async fn other_schema_versions_are_refused() {
         client.batch_execute(&format!("UPDATE {table}_schema SET version = {version}")).await.unwrap();
         let store = patient(PostgresStore::builder(server.url())).table(&table).build().unwrap();
         let mut errors = vec![
-            store.apply(&key("version"), &Write::Claim(lock())).await.unwrap_err(),
+            store.put(&key("version"), &puts::claim(lock())).await.unwrap_err(),
             store.read(&key("version")).await.unwrap_err(),
             store.create_table().await.unwrap_err(),
         ];
@@ -144,13 +145,11 @@ async fn settlements_update_no_index() {
     // All versions of five rows fit into one page, so no update has to write to another page.
     for round in 0..5 {
         let (key, lock) = (key(&format!("hot {round}")), Lock { expires_at: Some(expiry(60)), ..lock() });
-        let (owner, generation) = (lock.owner, lock.generation);
-        let extension =
-            Write::Extend { owner, generation, lease_until: later(120), expires_at: Some(expiry(120)) };
+        let extension = puts::extend(&lock, later(120), Some(expiry(120)));
         let settlement = Settlement::Complete(outcome(b"the response"), expiry(1));
-        make(&store, &key, &Write::Claim(lock)).await;
+        make(&store, &key, &puts::claim(lock.clone())).await;
         make(&store, &key, &extension).await;
-        make(&store, &key, &Write::Settle { owner, generation, settlement }).await;
+        make(&store, &key, &puts::settle(&lock, settlement)).await;
     }
     let count = format!(
         "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = '{}'::regclass",
@@ -187,7 +186,7 @@ async fn an_older_index_is_noted_and_used() {
     assert_eq!(problems, [TableProblem::IndexOnExpiry { indexes: vec![format!("{table}_expires_at")] }]);
     assert!(problems[0].is_note());
     let lock = lock();
-    make(&store, &key("older"), &Write::Claim(lock.clone())).await;
+    make(&store, &key("older"), &puts::claim(lock.clone())).await;
     make(&store, &key("older"), &completion(&lock)).await;
     let end = Timestamp::from_millis(u64::MAX);
     assert_eq!(store.sweep(end, 10).await.unwrap(), 1);
@@ -211,7 +210,7 @@ async fn an_older_table_keeps_its_version_mark() {
     assert!(error.to_string().contains("its schema has version 1"), "{error}");
     client.batch_execute(&format!("DROP TABLE {table}, {table}_schema")).await.unwrap();
     assert!(store.create_table().await.unwrap());
-    make(&store, &key("recreated"), &Write::Claim(lock())).await;
+    make(&store, &key("recreated"), &puts::claim(lock())).await;
 }
 
 /// The version mark doesn't show whether a column is missing.
@@ -220,11 +219,11 @@ async fn tables_missing_a_column_are_refused() {
     let server = server!();
     let (store, client) = (server.store(|builder| builder).await, server.client().await);
     let table = store.table();
-    make(&store, &key("column"), &Write::Claim(lock())).await;
+    make(&store, &key("column"), &puts::claim(lock())).await;
     client.batch_execute(&format!("ALTER TABLE {table} DROP COLUMN response")).await.unwrap();
     let fresh = patient(PostgresStore::builder(server.url())).table(&table).build().unwrap();
     for store in [&store, &fresh] {
-        let error = store.apply(&key("column"), &Write::Claim(lock())).await.unwrap_err();
+        let error = store.put(&key("column"), &puts::claim(lock())).await.unwrap_err();
         assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false), "{error:?}");
         assert!(error.to_string().contains("idempotency table check"), "{error}");
     }

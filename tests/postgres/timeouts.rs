@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     Idempotency, Key,
-    store::{Store as _, StoreBuilder, StoreErrorKind, Write, postgres::PostgresStore},
+    store::{Store as _, StoreBuilder, StoreErrorKind, postgres::PostgresStore},
     testing::Fault,
 };
+use testkit::puts;
 
 use testkit::api::Ahead;
 
@@ -36,7 +37,7 @@ async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore, PostgresStore) 
     let (wire, direct) = (Wire::to(server.port()).await, server.store(|builder| builder).await);
     let builder = patient(PostgresStore::builder(server.url_at(wire.port()))).table(direct.table());
     let store = impatient(builder).build().unwrap();
-    make(&store, &key("warm"), &Write::Claim(lock())).await;
+    make(&store, &key("warm"), &puts::claim(lock())).await;
     (wire, store, direct)
 }
 
@@ -47,11 +48,11 @@ async fn abandoned_claims_behind_locks_are_not_applied() {
     let server = server!();
     for (timeouts, set) in TIMEOUTS {
         let store = server.store(|builder| set(impatient(builder))).await;
-        make(&store, &key("warm"), &Write::Claim(lock())).await;
+        make(&store, &key("warm"), &puts::claim(lock())).await;
         let operator = server.client().await;
         operator.batch_execute(&format!("BEGIN; LOCK TABLE {}", store.table())).await.unwrap();
         let key = key("late");
-        let error = store.apply(&key, &Write::Claim(lock())).await.unwrap_err();
+        let error = store.put(&key, &puts::claim(lock())).await.unwrap_err();
         assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Conflict, false));
         tokio::time::sleep(Duration::from_secs(1)).await;
         operator.batch_execute("COMMIT").await.unwrap();
@@ -75,7 +76,7 @@ async fn abandoned_slow_claims_are_not_applied() {
         operator.batch_execute(&slow).await.unwrap();
         let builder = patient(PostgresStore::builder(server.url())).table(&table).lock_timeout(LOCK);
         let hasty = set(builder.statement_timeout(2 * LOCK)).build().unwrap();
-        assert!(hasty.apply(&key("slow"), &Write::Claim(lock())).await.is_err());
+        assert!(hasty.put(&key("slow"), &puts::claim(lock())).await.is_err());
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(store.read(&key("slow")).await.unwrap(), None, "{timeouts}");
     }
@@ -96,13 +97,13 @@ async fn slow_preparations_send_no_claim() {
     assert_eq!(store.read(&key).await.unwrap(), None);
     wire.requests();
     wire.delay_next(Duration::from_millis(5500));
-    let error = store.apply(&key, &Write::Claim(lock())).await.unwrap_err();
+    let error = store.put(&key, &puts::claim(lock())).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, false), "{error}");
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(wire.requests(), 1, "the store must send only the preparation");
     assert_eq!(store.read(&key).await.unwrap(), None);
     wire.requests();
-    make(&store, &key, &Write::Claim(lock())).await;
+    make(&store, &key, &puts::claim(lock())).await;
     assert_eq!((wire.requests(), wire.connections()), (1, 1), "the claim is already prepared");
 }
 
@@ -112,9 +113,9 @@ async fn late_claims_never_replace_an_outcome() {
     let (wire, store, direct) = behind_a_wire(server!()).await;
     let (key, second) = (key("kept"), lock());
     wire.fail_next(Fault::Late);
-    let error = store.apply(&key, &Write::Claim(lock())).await.unwrap_err();
+    let error = store.put(&key, &puts::claim(lock())).await.unwrap_err();
     assert!(error.is_maybe_applied() && wire.has_failed(), "{error:?}");
-    make(&direct, &key, &Write::Claim(second.clone())).await;
+    make(&direct, &key, &puts::claim(second.clone())).await;
     make(&direct, &key, &completion(&second)).await;
     let before = direct.read(&key).await.unwrap();
     wire.deliver();
@@ -134,7 +135,7 @@ async fn late_claims_block_until_their_lease_expires() {
     let mut late = lock();
     late.fingerprint = lambda_idempotency::Fingerprint::of("12").unwrap();
     wire.fail_next(Fault::Late);
-    assert!(store.apply(&stored, &Write::Claim(late.clone())).await.is_err());
+    assert!(store.put(&stored, &puts::claim(late.clone())).await.is_err());
     wire.deliver();
     for _ in 0..600 {
         if direct.read(&stored).await.unwrap().is_some() {

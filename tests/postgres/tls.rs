@@ -2,7 +2,8 @@
 
 use std::{fs, process::Command};
 
-use lambda_idempotency::store::{Store as _, StoreErrorKind, Write, postgres::PostgresStore};
+use lambda_idempotency::store::{Store as _, StoreErrorKind, postgres::PostgresStore};
+use testkit::puts;
 use testkit::skip::skip;
 
 use super::fixtures::{Server, key, lock, make, patient, server};
@@ -47,7 +48,7 @@ async fn certificates_are_verified_by_the_given_root() {
     let verified = format!("{}&sslrootcert={file}&prepared=true", url("verify-full"));
     let store = patient(PostgresStore::builder(verified)).build().unwrap();
     store.create_table().await.unwrap();
-    make(&store, &key("tls"), &Write::Claim(lock())).await;
+    make(&store, &key("tls"), &puts::claim(lock())).await;
     let client = builder("require").root_certificates(pem).build().unwrap();
     assert!(client.read(&key("tls")).await.unwrap().is_some());
     let sessions = "SELECT count(*) FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid) \

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lambda_idempotency::store::{Revision, Store as _, StoreErrorKind, Write, WriteOutcome};
+use lambda_idempotency::store::{PutOutcome, Store as _, StoreErrorKind};
+use testkit::puts;
 
 use super::fixtures::{completion, finished, key, lock, make, server};
 
@@ -15,12 +16,12 @@ async fn record_and_work_commit_atomically() {
     let orders = format!("{}_orders", store.table());
     client.batch_execute(&format!("CREATE TABLE {orders} (n int)")).await.unwrap();
     let (key, record) = (key("together"), finished());
-    let conclude = Write::Conclude { seen: None, record: record.clone() };
+    let conclude = puts::conclude(None, record.clone());
     for commits in [false, true] {
         let transaction = client.transaction().await.unwrap();
         assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
         transaction.batch_execute(&format!("INSERT INTO {orders} VALUES (1)")).await.unwrap();
-        assert_eq!(store.apply_in(&transaction, &key, &conclude).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(store.put_in(&transaction, &key, &conclude).await.unwrap(), PutOutcome::Applied);
         assert_eq!(store.read(&key).await.unwrap(), None, "the record was visible before the commit");
         if commits {
             transaction.commit().await.unwrap();
@@ -35,12 +36,9 @@ async fn record_and_work_commit_atomically() {
     assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), Some(record.clone()));
     // A conclusion replaces the record only if the record hasn't changed since it was read.
     let next = finished();
-    let replace = Write::Conclude { seen: Some(Revision::of(&record)), record: next.clone() };
-    assert_eq!(store.apply_in(&transaction, &key, &replace).await.unwrap(), WriteOutcome::Applied);
-    assert_eq!(
-        store.apply_in(&transaction, &key, &replace).await.unwrap(),
-        WriteOutcome::Refused(Some(next))
-    );
+    let replace = puts::conclude(Some(&record), next.clone());
+    assert_eq!(store.put_in(&transaction, &key, &replace).await.unwrap(), PutOutcome::Applied);
+    assert_eq!(store.put_in(&transaction, &key, &replace).await.unwrap(), PutOutcome::Refused(Some(next)));
 }
 
 /// A duplicate neither waits for the running transaction nor sees its changes. The key is free once the
@@ -55,9 +53,8 @@ async fn keys_are_busy_until_transactions_end() {
         let transaction = one.transaction().await.unwrap();
         let before = store.lock_and_read_in(&transaction, &key).await.unwrap();
         let record = finished();
-        let seen = before.as_ref().map(Revision::of);
-        let conclude = Write::Conclude { seen, record: record.clone() };
-        assert_eq!(store.apply_in(&transaction, &key, &conclude).await.unwrap(), WriteOutcome::Applied);
+        let conclude = puts::conclude(before.as_ref(), record.clone());
+        assert_eq!(store.put_in(&transaction, &key, &conclude).await.unwrap(), PutOutcome::Applied);
 
         let began = Instant::now();
         let duplicate = other.transaction().await.unwrap();
@@ -69,10 +66,10 @@ async fn keys_are_busy_until_transactions_end() {
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         // A claim outside any transaction waits for an uncommitted new row, and then fails with a conflict. If the key
         // has a committed row, the claim is refused with that row's record.
-        let claim = store.apply(&key, &Write::Claim(lock())).await;
+        let claim = store.put(&key, &puts::claim(lock())).await;
         match before {
             None => assert_eq!(claim.unwrap_err().kind(), StoreErrorKind::Conflict),
-            Some(before) => assert_eq!(claim.unwrap(), WriteOutcome::Refused(Some(before))),
+            Some(before) => assert_eq!(claim.unwrap(), PutOutcome::Refused(Some(before))),
         }
 
         match end {
@@ -101,17 +98,17 @@ async fn concurrent_conclusions_without_lock_have_one_winner() {
     let store = server.store(|builder| builder).await;
     let (mut one, mut other) = (server.client().await, server.client().await);
     let (key, record) = (key("unlocked"), finished());
-    let conclude = Write::Conclude { seen: None, record: record.clone() };
+    let conclude = puts::conclude(None, record.clone());
     let first = one.transaction().await.unwrap();
-    assert_eq!(store.apply_in(&first, &key, &conclude).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put_in(&first, &key, &conclude).await.unwrap(), PutOutcome::Applied);
     let second = other.transaction().await.unwrap();
-    let late = Write::Conclude { seen: None, record: finished() };
+    let late = puts::conclude(None, finished());
     let commit = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         first.commit().await.unwrap();
     };
-    let (written, ()) = tokio::join!(store.apply_in(&second, &key, &late), commit);
-    assert_eq!(written.unwrap(), WriteOutcome::Refused(Some(record)));
+    let (written, ()) = tokio::join!(store.put_in(&second, &key, &late), commit);
+    assert_eq!(written.unwrap(), PutOutcome::Refused(Some(record)));
 }
 
 #[tokio::test]
@@ -124,12 +121,12 @@ async fn conflict_on_old_snapshot_aborts_the_transaction() {
     let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
     assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
     // Another delivery claims and completes the key. It doesn't take the advisory lock.
-    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &puts::claim(lock.clone())).await;
     make(&store, &key, &completion(&lock)).await;
-    let conclude = Write::Conclude { seen: None, record: finished() };
-    let error = store.apply_in(&transaction, &key, &conclude).await.unwrap_err();
+    let conclude = puts::conclude(None, finished());
+    let error = store.put_in(&transaction, &key, &conclude).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Conflict, false), "{error:?}");
-    let error = store.apply_in(&transaction, &key, &conclude).await.unwrap_err();
+    let error = store.put_in(&transaction, &key, &conclude).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
     assert!(error.to_string().contains("roll the transaction back"), "{error}");
 }
@@ -155,10 +152,10 @@ async fn concurrent_transactions_have_one_effect() {
                 };
                 let effect = format!("INSERT INTO {effects} VALUES ('{key}')");
                 transaction.batch_execute(&effect).await.unwrap();
-                let conclude = Write::Conclude { seen: None, record: finished() };
-                let written = store.apply_in(&transaction, &key, &conclude).await.unwrap();
+                let conclude = puts::conclude(None, finished());
+                let written = store.put_in(&transaction, &key, &conclude).await.unwrap();
                 // A third of the transactions roll back instead of committing.
-                if written == WriteOutcome::Applied && (worker + round) % 3 != 0 {
+                if written == PutOutcome::Applied && (worker + round) % 3 != 0 {
                     transaction.commit().await.unwrap();
                 } else {
                     transaction.rollback().await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use lambda_idempotency::{
     StoredKey, conformance,
-    store::{Store, StoreErrorKind, TableProblem, WriteOutcome},
+    store::{PutOutcome, Store, StoreErrorKind, TableProblem},
 };
 use tokio::net::TcpSocket;
 
@@ -84,8 +84,8 @@ async fn requests_reach_the_node_with_the_slot() {
     for (node, first_half) in [(&nodes[0], true), (&nodes[1], false)] {
         let (before, key) = (node.calls("evalsha"), key_in(node, first_half));
         claimed(&store, &key).await;
-        assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
-        assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
+        assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
+        assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Refused(Some(completed())));
         assert_eq!(node.calls("evalsha"), before + 3, "this node must get all three commands");
     }
     // A scan lists the records of both nodes.
@@ -132,13 +132,13 @@ async fn moved_slots_are_followed() {
     assert_eq!(other.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(&one)]), "OK");
     assert_eq!(one.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(&other)]), "OK");
     // The key is still on the old node.
-    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(started())));
+    assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Refused(Some(started())));
     let (host, port) = (other.address().ip().to_string(), other.address().port().to_string());
     let redis_key = format!("idempotency:{key}");
     assert_eq!(one.run(&["MIGRATE", &host, &port, &redis_key, "0", "60000"]), "OK");
     // The key is on the new node, but the slot is still on the old one, which answers ASK.
-    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(started())));
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Refused(Some(started())));
+    assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
     assert!(other.calls("asking") >= 3);
     // Once the slot is on the new node too, the old node answers MOVED. The store then remembers the new node.
@@ -147,7 +147,7 @@ async fn moved_slots_are_followed() {
     }
     let moved = one.calls("evalsha");
     for _ in 0..3 {
-        assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
+        assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Refused(Some(completed())));
     }
     assert!(one.calls("evalsha") <= moved + 1, "the store must remember the new node");
 }
@@ -165,9 +165,9 @@ async fn lost_nodes_apply_nothing_and_others_serve() {
         claimed(&store, key).await;
     }
     drop(other);
-    let error = store.apply(&there, &complete()).await.unwrap_err();
+    let error = store.put(&there, &complete()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
-    assert_eq!(store.apply(&here, &complete()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&here, &complete()).await.unwrap(), PutOutcome::Applied);
     let error = claim(&store, &there).await.unwrap_err();
     assert!(!error.is_maybe_applied(), "{}", chain(&error));
 }

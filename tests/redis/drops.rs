@@ -7,8 +7,9 @@ use std::{
 };
 
 use lambda_idempotency::store::{
-    Outcome, Settlement, Store, StoreErrorKind, StoredResponse, Write, WriteOutcome, redis::RedisStore,
+    Outcome, PutOutcome, Store, StoreErrorKind, StoredResponse, redis::RedisStore,
 };
+use testkit::puts::{self, Settlement};
 
 use super::{
     fixtures::{
@@ -39,7 +40,7 @@ async fn dropped_calls_leave_the_connection_usable() {
             Outcome::Retained(StoredResponse::new(noise.into())),
             ms(EXPIRES_AT),
         ));
-        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(store.put(&key, &write).await.unwrap(), PutOutcome::Applied);
         large.push((key, write.apply_to(Some(&started())).unwrap()));
     }
     let mut dropped = 0;
@@ -93,7 +94,7 @@ async fn interrupted_calls_still_replace_silent_connections() {
     let settle = complete();
     // More than three calls, in case the machine is busy.
     for _ in 0..100 {
-        let call = tokio::time::timeout(Duration::from_millis(200), store.apply(&key, &settle));
+        let call = tokio::time::timeout(Duration::from_millis(200), store.put(&key, &settle));
         if call.await.is_ok() {
             assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
             assert!(wire.connections() > 1);
@@ -179,14 +180,14 @@ async fn calls_end_within_their_timeout() {
     };
     let wire = Wire::new(Some(server.address()), decide).await;
     let (store, key) = (RedisStore::new(wire.url()).unwrap(), fresh_key());
-    for write in [complete(), Write::Claim(super::fixtures::lock())] {
+    for write in [complete(), puts::claim(super::fixtures::lock())] {
         let measure = async || {
             is_silent.store(false, Ordering::Relaxed);
             // Opens the connection.
             let _answer = store.read(&key).await;
             is_silent.store(true, Ordering::Relaxed);
             let began = Instant::now();
-            let error = store.apply(&key, &write).await.unwrap_err();
+            let error = store.put(&key, &write).await.unwrap_err();
             (began.elapsed(), error)
         };
         let (took, error) = unpaused(measure, |(took, _)| *took < Duration::from_millis(2400)).await;

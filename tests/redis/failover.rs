@@ -8,7 +8,7 @@ use std::{
 
 use lambda_idempotency::{
     StoredKey,
-    store::{Store, StoreErrorKind, WriteOutcome},
+    store::{PutOutcome, Store, StoreErrorKind},
 };
 use tokio::net::{TcpListener, TcpStream};
 
@@ -83,7 +83,7 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     let store = patient(&name.url());
     let [kept, half, lost] = [fresh_key(), fresh_key(), fresh_key()];
     claimed(&store, &kept).await;
-    assert_eq!(store.apply(&kept, &complete()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&kept, &complete()).await.unwrap(), PutOutcome::Applied);
     claimed(&store, &half).await;
     until("the replica has both records", || {
         has(&replica, &kept, "COMPLETED") && has(&replica, &half, "STARTED")
@@ -92,7 +92,7 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
 
     // Nothing listens on port 9: the replica gets no more data, while the primary continues.
     link.lead_to(([127, 0, 0, 1], 9).into());
-    assert_eq!(store.apply(&half, &complete()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&half, &complete()).await.unwrap(), PutOutcome::Applied);
     claimed(&store, &lost).await;
     primary.crash();
     until("the primary has stopped", || std::net::TcpStream::connect(primary.address()).is_err()).await;
@@ -101,7 +101,7 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
 
     assert_eq!(
         claim(&store, &kept).await.unwrap(),
-        WriteOutcome::Refused(Some(completed())),
+        PutOutcome::Refused(Some(completed())),
         "the replicated record must survive"
     );
     assert_eq!(
@@ -111,7 +111,7 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     );
     assert_eq!(
         claim(&store, &lost).await.unwrap(),
-        WriteOutcome::Applied,
+        PutOutcome::Applied,
         "after a lost claim, the next claim is applied"
     );
 }
@@ -146,8 +146,8 @@ async fn a_replica_promoted_by_sentinel_serves() {
     until("the Sentinel has chosen the replica", || sentinel.run(&chosen).ends_with(&port)).await;
     until("the replica is the primary", || replica.run(&["ROLE"]).starts_with("master")).await;
     name.lead_to(replica.address());
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
-    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
+    assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
+    assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Refused(Some(completed())));
     claimed(&store, &fresh_key()).await;
 }
 
@@ -161,7 +161,7 @@ async fn killed_servers_keep_synced_writes() {
         let Some(mut server) = RedisServer::start(settings) else { return };
         let (store, key) = (patient(&server.url()), fresh_key());
         claimed(&store, &key).await;
-        assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
         server.crash();
         until("the server has stopped", || std::net::TcpStream::connect(server.address()).is_err()).await;
         server.start_again();

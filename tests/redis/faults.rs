@@ -9,8 +9,9 @@ use std::{
 use futures_util::future::join_all;
 use lambda_idempotency::{
     Idempotency, Key,
-    store::{Store, StoreErrorKind, Write, WriteOutcome, redis::RedisStore},
+    store::{PutOutcome, Store, StoreErrorKind, redis::RedisStore},
 };
+use testkit::puts;
 
 use super::{
     fixtures::{
@@ -64,9 +65,9 @@ async fn refused_connections_fail_fast_as_unapplied() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
     let store = patient(&format!("redis://user:secret@{address}"));
-    for write in [Write::Claim(lock()), complete()] {
+    for write in [puts::claim(lock()), complete()] {
         let began = Instant::now();
-        let error = store.apply(&fresh_key(), &write).await.unwrap_err();
+        let error = store.put(&fresh_key(), &write).await.unwrap_err();
         // The store doesn't wait for an attempt's timeout of 20 s.
         assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
@@ -103,7 +104,7 @@ async fn lost_commands_are_retried() {
     for lost in [Reply::Close, Reply::Reset, Reply::Hang] {
         let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
         let key = fresh_key();
-        assert_eq!(claim(&resending(&wire.url()), &key).await.unwrap(), WriteOutcome::Applied, "{lost:?}");
+        assert_eq!(claim(&resending(&wire.url()), &key).await.unwrap(), PutOutcome::Applied, "{lost:?}");
         assert_eq!(patient(&server.url()).read(&key).await.unwrap(), Some(started()));
     }
 }
@@ -118,7 +119,7 @@ async fn retried_writes_find_their_own_record() {
         let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
         let key = fresh_key();
         let written = claim(&resending(&wire.url()), &key).await.unwrap();
-        assert_eq!(written, WriteOutcome::Refused(Some(started())));
+        assert_eq!(written, PutOutcome::Refused(Some(started())));
         // The writes run concurrently, because each hanging attempt takes seconds.
         let writes = writes_on_started().into_iter().map(|write| {
             let direct = &direct;
@@ -126,11 +127,11 @@ async fn retried_writes_find_their_own_record() {
                 let key = fresh_key();
                 claimed(direct, &key).await;
                 let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
-                let written = resending(&wire.url()).apply(&key, &write).await.unwrap();
+                let written = resending(&wire.url()).put(&key, &write).await.unwrap();
                 let after = write.apply_to(Some(&started()));
                 // The store sends the write twice. The second time, the write's condition fails, even if it's a release
                 // or an operator's write.
-                assert_eq!(written, WriteOutcome::Refused(after), "{write:?}");
+                assert_eq!(written, PutOutcome::Refused(after), "{write:?}");
             }
         });
         join_all(writes).await;
@@ -214,9 +215,9 @@ async fn every_transition_is_one_request() {
     for write in writes_on_started() {
         let key = fresh_key();
         claimed(&direct, &key).await;
-        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
-        assert_eq!(store.apply(&key, &Write::Claim(lock())).await.unwrap(), {
-            WriteOutcome::Refused(write.apply_to(Some(&started())))
+        assert_eq!(store.put(&key, &write).await.unwrap(), PutOutcome::Applied);
+        assert_eq!(store.put(&key, &puts::claim(lock())).await.unwrap(), {
+            PutOutcome::Refused(write.apply_to(Some(&started())))
         });
         made += 2;
         assert_eq!(wire.commands().len(), made, "{write:?}");
@@ -229,12 +230,12 @@ async fn forgotten_scripts_are_sent_again() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
     let (store, key) = (patient(&wire.url()), fresh_key());
-    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Applied);
     assert_eq!(wire.commands(), ["EVALSHA", "EVAL"]);
     assert_eq!(server.run(&["SCRIPT", "FLUSH"]), "OK");
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
     assert_eq!(wire.commands(), ["EVALSHA", "EVAL", "EVALSHA", "EVAL"]);
-    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
+    assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Refused(Some(completed())));
     assert_eq!(wire.commands().len(), 5);
 }
 
@@ -251,10 +252,10 @@ async fn connections_that_died_idle_are_replaced() {
     ] {
         for settlement in settlements() {
             let key = fresh_key();
-            assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
+            assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Applied);
             kill();
-            let written = store.apply(&key, &settle(settlement)).await;
-            assert_eq!(written.unwrap(), WriteOutcome::Applied);
+            let written = store.put(&key, &settle(settlement)).await;
+            assert_eq!(written.unwrap(), PutOutcome::Applied);
         }
     }
 }
@@ -282,9 +283,9 @@ async fn silent_connections_cost_one_timeout() {
     claimed(&patient(&server.url()), &fresh_key()).await;
     let (store, key) = (resending(&wire.url()), fresh_key());
     claimed(&store, &key).await;
-    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(started())));
+    assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Refused(Some(started())));
     let began = Instant::now();
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
     assert!(began.elapsed() < 2 * ATTEMPT, "{:?}", began.elapsed());
 }
 
@@ -301,7 +302,7 @@ async fn dropped_requests_keep_the_shared_connection() {
             if n % 3 == 0 {
                 let _ = tokio::time::timeout(Duration::from_micros(n), claim(&store, &key)).await;
             } else {
-                assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
+                assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Applied);
                 assert_eq!(store.read(&key).await.unwrap(), Some(started()));
             }
         });
@@ -324,7 +325,7 @@ fn stores_outlive_their_runtime() {
     for _ in 0..3 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let written = runtime.block_on(claim(&store, &fresh_key())).unwrap();
-        assert_eq!(written, WriteOutcome::Applied);
+        assert_eq!(written, PutOutcome::Applied);
     }
 }
 

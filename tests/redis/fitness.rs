@@ -1,9 +1,8 @@
 //! What the store checks of the server before a handler runs: that it doesn't evict records, and that the user may run
 //! every command.
 
-use lambda_idempotency::store::{
-    Lock, Store, StoreErrorKind, TableProblem, Write, WriteOutcome, redis::RedisStore,
-};
+use lambda_idempotency::store::{Lock, PutOutcome, Store, StoreErrorKind, TableProblem, redis::RedisStore};
+use testkit::puts;
 use testkit::redis::{RedisServer, shared};
 
 use super::fixtures::{chain, claim, claimed, complete, extend, fresh_key, lock, patient, started};
@@ -48,7 +47,7 @@ async fn evicting_servers_are_refused_unless_accepted() {
         let (address, policy) = (server.address().to_string(), policy.to_owned());
         assert_eq!(found, [TableProblem::Evicts { server: address, policy }]);
         for store in &accepting {
-            assert_eq!(claim(store, &fresh_key()).await.unwrap(), WriteOutcome::Applied);
+            assert_eq!(claim(store, &fresh_key()).await.unwrap(), PutOutcome::Applied);
             assert_eq!(store.check_servers().await.unwrap(), []);
         }
         // Once the policy is right, the same store works.
@@ -68,9 +67,9 @@ async fn evicting_servers_still_record_outcomes() {
     }
     set_policy(&server, "allkeys-lru");
     let store = patient(&server.url());
-    assert_eq!(claim(&store, &keys[0]).await.unwrap(), WriteOutcome::Refused(Some(started())));
-    assert_eq!(store.apply(&keys[0], &complete()).await.unwrap(), WriteOutcome::Applied);
-    assert_eq!(store.apply(&keys[1], &extend(1_795_000_090_000)).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(claim(&store, &keys[0]).await.unwrap(), PutOutcome::Refused(Some(started())));
+    assert_eq!(store.put(&keys[0], &complete()).await.unwrap(), PutOutcome::Applied);
+    assert_eq!(store.put(&keys[1], &extend(1_795_000_090_000)).await.unwrap(), PutOutcome::Applied);
 }
 
 fn user(server: &RedisServer, name: &str, without: &str, more: &[&str]) -> RedisStore {
@@ -89,7 +88,7 @@ async fn missing_permissions_refuse_the_first_claim() {
     for lock in [lock(), Lock { expires_at: None, ..lock() }] {
         for without in NEEDED {
             let (store, key) = (user(&server, "less", without, &["+info"]), fresh_key());
-            let error = store.apply(&key, &Write::Claim(lock.clone())).await.unwrap_err();
+            let error = store.put(&key, &puts::claim(lock.clone())).await.unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::Rejected, "{without}: {}", chain(&error));
             assert_eq!(patient(&server.url()).read(&key).await.unwrap(), None, "{without}");
             if !["+evalsha", "+exists"].contains(&without) {

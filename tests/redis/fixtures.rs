@@ -6,11 +6,12 @@ use bytes::Bytes;
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
     store::{
-        Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Store, StoreError,
-        StoredResponse, Write, WriteOutcome, redis::RedisStore,
+        Generation, Lock, Outcome, Owner, Place, Put, PutOutcome, Record, State, Store, StoreError,
+        StoredResponse, redis::RedisStore,
     },
     time::Timestamp,
 };
+use testkit::puts::{self, Settlement};
 use testkit::redis::RedisServer;
 
 /// A key that no other test uses.
@@ -93,34 +94,33 @@ pub(crate) fn settlements() -> [Settlement; 5] {
     ]
 }
 
-pub(crate) fn settle(settlement: Settlement) -> Write {
-    Write::Settle { owner: lock().owner, generation: lock().generation, settlement }
+pub(crate) fn settle(settlement: Settlement) -> Put {
+    puts::settle(&lock(), settlement)
 }
 
-pub(crate) fn complete() -> Write {
+pub(crate) fn complete() -> Put {
     settle(Settlement::Complete(inline(), ms(EXPIRES_AT + 1000)))
 }
 
-pub(crate) fn extend(lease_until: u64) -> Write {
-    let (Lock { owner, generation, .. }, expires_at) = (lock(), Some(ms(EXPIRES_AT + 2000)));
-    Write::Extend { owner, generation, lease_until: ms(lease_until), expires_at }
+pub(crate) fn extend(lease_until: u64) -> Put {
+    puts::extend(&lock(), ms(lease_until), Some(ms(EXPIRES_AT + 2000)))
 }
 
 /// Writes of every kind that applies to [`started`]. Some kinds have several writes.
-pub(crate) fn writes_on_started() -> Vec<Write> {
-    let seen = Revision::of(&started());
+pub(crate) fn writes_on_started() -> Vec<Put> {
+    let seen = started();
     let mut writes = vec![
-        Write::Reclaim { seen, lock: next_lock() },
-        Write::TakeOver { seen, lock: next_lock() },
-        Write::TakeOver { seen, lock: Lock { request_id: None, interrupted: false, ..next_lock() } },
-        Write::TakeOver { seen, lock: Lock { expires_at: None, ..next_lock() } },
+        puts::reclaim(&seen, next_lock()),
+        puts::take_over(&seen, next_lock()),
+        puts::take_over(&seen, Lock { request_id: None, interrupted: false, ..next_lock() }),
+        puts::take_over(&seen, Lock { expires_at: None, ..next_lock() }),
         extend(1_795_000_090_000),
-        Write::Conclude { seen: Some(seen), record: completed() },
+        puts::conclude(Some(&seen), completed()),
     ];
     for settlement in settlements() {
         writes.push(settle(settlement.clone()));
         let (owner, generation) = (owner(0xcc), Generation::new(1_795_000_080_004));
-        writes.push(Write::Resolve { seen, owner, generation, settlement });
+        writes.push(puts::resolve(&seen, owner, generation, settlement));
     }
     writes
 }
@@ -149,13 +149,13 @@ fn with_attempts_of(attempt: Duration, url: &str) -> RedisStore {
     builder.operation_timeout(Duration::from_secs(60)).build().unwrap()
 }
 
-pub(crate) async fn claim(store: &RedisStore, key: &StoredKey) -> Result<WriteOutcome, StoreError> {
-    store.apply(key, &Write::Claim(lock())).await
+pub(crate) async fn claim(store: &RedisStore, key: &StoredKey) -> Result<PutOutcome, StoreError> {
+    store.put(key, &puts::claim(lock())).await
 }
 
 /// Makes a claim, which must succeed.
 pub(crate) async fn claimed(store: &RedisStore, key: &StoredKey) {
-    assert_eq!(claim(store, key).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(claim(store, key).await.unwrap(), PutOutcome::Applied);
 }
 
 /// Waits until `holds` returns true.

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use lambda_idempotency::store::{Store, WriteOutcome, redis::RedisStore};
+use lambda_idempotency::store::{PutOutcome, Store, redis::RedisStore};
 use testkit::{
     links::{Death, Links},
     redis::shared,
@@ -27,8 +27,8 @@ async fn first_run_after_a_freeze_is_prompt() {
                 store.read(&fresh_key()).await.unwrap();
                 links.kill(death);
                 let (start, key) = (Instant::now(), fresh_key());
-                assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
-                assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+                assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Applied);
+                assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
                 start.elapsed()
             },
             |took| *took < limit,
@@ -46,6 +46,6 @@ async fn long_idle_connections_are_never_used() {
     store.read(&fresh_key()).await.unwrap();
     links.kill(Death::Swallows);
     tokio::time::sleep(Duration::from_millis(20_500)).await;
-    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), PutOutcome::Applied);
     assert_eq!(links.lost(), 0);
 }

@@ -7,14 +7,14 @@ use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        Lock, Outcome, Record, Revision, Settlement, State, Store, StoreErrorKind, StoredResponse, Write,
-        WriteOutcome, redis::RedisStore,
+        Lock, Outcome, PutOutcome, Record, State, Store, StoreErrorKind, StoredResponse, redis::RedisStore,
     },
 };
+use testkit::puts::{self, Settlement};
 
 use super::fixtures::{
-    EXPIRES_AT, chain, claim, claimed, complete, completed, extend, fresh_key, lasting, lock, ms, next_lock,
-    patient, settle, started, writes_on_started,
+    EXPIRES_AT, chain, claim, claimed, complete, completed, fresh_key, lasting, lock, ms, next_lock, patient,
+    settle, started, writes_on_started,
 };
 use testkit::redis::{RedisServer, shared};
 
@@ -51,7 +51,7 @@ async fn hash_fields_are_pinned() {
 
     let response = StoredResponse::new(Bytes::from_static(b"done"));
     let settlement = Settlement::Complete(Outcome::Retained(response), ms(EXPIRES_AT + 1000));
-    assert_eq!(store.apply(&key, &settle(settlement)).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key, &settle(settlement)).await.unwrap(), PutOutcome::Applied);
     let mut of_completed: Vec<_> = of_lock.into_iter().filter(|(name, _)| *name != "lease_until").collect();
     of_completed.retain(|(name, _)| !matches!(*name, "status" | "expires_at"));
     of_completed.extend([
@@ -80,7 +80,7 @@ async fn redis_removes_records_a_day_after_expiry() {
         let (store, key) = (patient(&server.url()), fresh_key());
         let removal = || server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
         let lock = Lock { expires_at: Some(ms(expires_at)), ..lock() };
-        assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(store.put(&key, &puts::claim(lock.clone())).await.unwrap(), PutOutcome::Applied);
         assert_eq!(removal(), removed_at);
         assert_eq!(store.read(&key).await.unwrap(), Some(Record::from(lock)));
     }
@@ -89,10 +89,10 @@ async fn redis_removes_records_a_day_after_expiry() {
     for write in writes_on_started() {
         for lock in [lock(), lasting()] {
             let (store, key) = (patient(&server.url()), fresh_key());
-            assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), WriteOutcome::Applied);
+            assert_eq!(store.put(&key, &puts::claim(lock.clone())).await.unwrap(), PutOutcome::Applied);
             let record = Record::from(lock);
             let Some(after) = write.apply_to(Some(&record)) else { continue };
-            assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
+            assert_eq!(store.put(&key, &write).await.unwrap(), PutOutcome::Applied);
             let removed_at = after.expires_at.map(|at| (at.as_millis() + day).to_string());
             let removal = server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
             assert_eq!(removal, removed_at.unwrap_or_else(|| NEVER.to_owned()), "{write:?}");
@@ -110,18 +110,19 @@ async fn redis_keeps_unsettled_at_most_once_claims() {
     let (store, key) = (patient(&server.url()), fresh_key());
     let removal = || server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
     let has = |field: &str| server.run(&["HEXISTS", &format!("idempotency:{key}"), field]) == "1";
-    assert_eq!(store.apply(&key, &Write::Claim(lasting())).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key, &puts::claim(lasting())).await.unwrap(), PutOutcome::Applied);
     assert_eq!((removal().as_str(), has("expires_at")), (NEVER, false));
     // One extension adds an expiry, and one removes it.
-    let Lock { owner, generation, .. } = lock();
+    let mut held = lasting();
     for (lease, expires_at) in [(1_795_000_090_000, Some(ms(EXPIRES_AT))), (1_795_000_091_000, None)] {
-        let write = Write::Extend { owner, generation, lease_until: ms(lease), expires_at };
-        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
+        let write = puts::extend(&held, ms(lease), expires_at);
+        assert_eq!(store.put(&key, &write).await.unwrap(), PutOutcome::Applied);
+        held = write.record().lock_until(ms(lease));
         assert_eq!(removal() == NEVER, expires_at.is_none());
         assert_eq!(has("expires_at"), expires_at.is_some());
         assert_eq!(store.read(&key).await.unwrap().unwrap().expires_at, expires_at);
     }
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
     assert_eq!(removal(), (EXPIRES_AT + 1000 + 86_400_000).to_string());
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
 }
@@ -135,63 +136,37 @@ async fn replacing_a_hash_removes_reserved_fields() {
     let redis_key = format!("idempotency:{key}");
     claimed(&store, &key).await;
     server.run(&["HSET", &redis_key, "trace_id", "trace"]);
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
     assert_eq!(server.run(&["HGET", &redis_key, "trace_id"]), "trace");
     server.run(&["HSET", &redis_key, "response_codec", "c", "response_key_id", "k"]);
-    let reclaim = Write::Reclaim { seen: Revision::of(&completed()), lock: next_lock() };
-    assert_eq!(store.apply(&key, &reclaim).await.unwrap(), WriteOutcome::Applied);
+    let reclaim = puts::reclaim(&completed(), next_lock());
+    assert_eq!(store.put(&key, &reclaim).await.unwrap(), PutOutcome::Applied);
     assert_eq!(server.run(&["HMGET", &redis_key, "trace_id", "response_codec", "response_key_id"]), {
         "(nil)\n(nil)\n(nil)"
     });
     assert_eq!(store.read(&key).await.unwrap(), Some(next_lock().into()));
 }
 
-/// An extension applies if the new lease ends later than the old one. The script compares all digits of the two times,
-/// as numbers and not as text.
+/// The script compares all digits of a lease, as text. A comparison of numbers would round them.
 #[tokio::test]
-async fn leases_compare_as_twenty_digit_numbers() {
+async fn leases_compare_digit_by_digit() {
     let Some(server) = shared() else { return };
     let store = patient(&server.url());
-    let edges = [
-        0,
-        1,
-        9,
-        10,
-        99,
-        100,
-        9_999_999_999,
-        10_000_000_000,
-        (1 << 53) - 1,
-        1 << 53,
-        (1 << 53) + 1,
-        9_999_999_999_999_999_999,
-        10_000_000_000_000_000_000,
-        u64::MAX - 1,
-        u64::MAX,
-    ];
-    for before in edges {
+    let edges = [0, 1, 9, 10, (1 << 53) - 1, 1 << 53, (1 << 53) + 1, u64::MAX - 1, u64::MAX];
+    for stored in edges {
         let key = fresh_key();
-        for after in edges {
+        for seen in edges {
             server.run(&["DEL", &format!("idempotency:{key}")]);
-            let lock = Lock { lease_until: ms(before), ..lock() };
-            assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), WriteOutcome::Applied);
-            let record = Record::from(lock);
-            let write = extend(after);
-            match write.apply_to(Some(&record)) {
-                Some(extended) => {
-                    assert_eq!(
-                        store.apply(&key, &write).await.unwrap(),
-                        WriteOutcome::Applied,
-                        "{before} {after}"
-                    );
-                    assert_eq!(store.read(&key).await.unwrap(), Some(extended));
-                }
-                None => {
-                    let refused = WriteOutcome::Refused(Some(record));
-                    assert_eq!(store.apply(&key, &write).await.unwrap(), refused, "{before} {after}");
-                }
-            }
+            let lock = |lease_until| Lock { lease_until: ms(lease_until), ..lock() };
+            let record = Record::from(lock(stored));
+            assert_eq!(store.put(&key, &puts::claim(lock(stored))).await.unwrap(), PutOutcome::Applied);
+            let extended = puts::extend(&lock(seen), ms(5), Some(ms(EXPIRES_AT)));
+            let expected = match extended.apply_to(Some(&record)) {
+                Some(_) => PutOutcome::Applied,
+                None => PutOutcome::Refused(Some(record)),
+            };
+            assert_eq!(store.put(&key, &extended).await.unwrap(), expected, "{stored} {seen}");
         }
     }
 }
@@ -214,16 +189,17 @@ async fn every_write_on_every_record_conforms() {
         Some(next_lock().into()),
     ];
     let mut writes = writes_on_started();
-    writes.push(Write::Claim(next_lock()));
-    writes.push(Write::Conclude { seen: None, record: Record { request_id: None, ..completed() } });
+    writes.push(puts::claim(next_lock()));
+    writes.push(puts::conclude(None, Record { request_id: None, ..completed() }));
     for record in records.iter().flatten() {
-        for seen in changed(Revision::of(record)) {
-            writes.push(Write::Reclaim { seen, lock: Lock { request_id: None, ..next_lock() } });
-            writes.push(Write::TakeOver { seen, lock: next_lock() });
-            writes.push(Write::Conclude { seen: Some(seen), record: completed() });
-            let Lock { owner, generation, .. } = next_lock();
+        for seen in changed(record) {
+            let lock = Lock { owner: super::fixtures::owner(0xee), ..next_lock() };
+            writes.push(puts::reclaim(&seen, Lock { request_id: None, ..lock.clone() }));
+            writes.push(puts::take_over(&seen, lock.clone()));
+            writes.push(puts::conclude(Some(&seen), completed()));
+            let Lock { owner, generation, .. } = lock;
             let settlement = Settlement::Release { expires_at: ms(EXPIRES_AT + 3000), interrupted: true };
-            writes.push(Write::Resolve { seen, owner, generation, settlement });
+            writes.push(puts::resolve(&seen, owner, generation, settlement));
         }
     }
     let key = fresh_key();
@@ -231,21 +207,17 @@ async fn every_write_on_every_record_conforms() {
         for write in &writes {
             server.run(&["DEL", &format!("idempotency:{key}")]);
             if let Some(record) = record {
-                let put = Write::Conclude { seen: None, record: record.clone() };
-                assert_eq!(store.apply(&key, &put).await.unwrap(), WriteOutcome::Applied);
+                let put = puts::conclude(None, record.clone());
+                assert_eq!(store.put(&key, &put).await.unwrap(), PutOutcome::Applied);
             }
-            let written = store.apply(&key, write).await.unwrap();
+            let written = store.put(&key, write).await.unwrap();
             let after = store.read(&key).await.unwrap();
             match write.apply_to(record.as_ref()) {
                 Some(expected) => {
-                    assert_eq!((written, after), (WriteOutcome::Applied, Some(expected)), "{write:?}")
+                    assert_eq!((written, after), (PutOutcome::Applied, Some(expected)), "{write:?}")
                 }
                 None => {
-                    assert_eq!(
-                        (written, &after),
-                        (WriteOutcome::Refused(record.clone()), record),
-                        "{write:?}"
-                    )
+                    assert_eq!((written, &after), (PutOutcome::Refused(record.clone()), record), "{write:?}")
                 }
             }
         }
@@ -253,21 +225,20 @@ async fn every_write_on_every_record_conforms() {
 }
 
 /// Returns `seen`, and copies of it that each differ in one field.
-fn changed(seen: Revision) -> Vec<Revision> {
-    let other =
-        Revision::of(&Record { expires_at: Some(ms(1)), lock_acquired_at: ms(2), ..next_lock().into() });
-    let mut all = vec![
-        seen,
-        Revision { status: lambda_idempotency::store::Status::Failed, ..seen },
-        Revision { owner: super::fixtures::owner(0x77), ..seen },
-        Revision { generation: lambda_idempotency::store::Generation::new(5), ..seen },
-        Revision { lock_acquired_at: other.lock_acquired_at, ..seen },
-        Revision { expires_at: other.expires_at, ..seen },
-        Revision { lease_until: Some(ms(3)), ..seen },
-    ];
-    all.push(Revision { lease_until: None, ..seen });
-    all.push(Revision { expires_at: None, ..seen });
-    all
+fn changed(seen: &Record) -> Vec<Record> {
+    let seen = || seen.clone();
+    let started = |lease_until| State::Started { lease_until: ms(lease_until) };
+    vec![
+        seen(),
+        Record { state: State::Failed(Outcome::Omitted), ..seen() },
+        Record { state: State::Released, ..seen() },
+        Record { state: started(3), ..seen() },
+        Record { owner: super::fixtures::owner(0x77), ..seen() },
+        Record { generation: lambda_idempotency::store::Generation::new(5), ..seen() },
+        Record { lock_acquired_at: ms(2), ..seen() },
+        Record { expires_at: Some(ms(1)), ..seen() },
+        Record { expires_at: None, ..seen() },
+    ]
 }
 
 #[tokio::test]
@@ -305,7 +276,7 @@ async fn corrupt_hashes_name_the_invalid_field() {
     for (field, becomes, why) in cases {
         let key = fresh_key();
         claimed(&store, &key).await;
-        assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
         let redis_key = format!("idempotency:{key}");
         match becomes {
             Some(value) => server.run(&["HSET", &redis_key, field, value]),
@@ -346,10 +317,10 @@ async fn large_responses_stay_in_the_record() {
         let key = fresh_key();
         claimed(&store, &key).await;
         let write = settle(Settlement::Complete(outcome, ms(EXPIRES_AT)));
-        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(store.put(&key, &write).await.unwrap(), PutOutcome::Applied);
         let found = claim(&store, &key).await.unwrap();
         assert!(
-            found == WriteOutcome::Refused(write.apply_to(Some(&started()))),
+            found == PutOutcome::Refused(write.apply_to(Some(&started()))),
             "{length} bytes were read back differently"
         );
     }

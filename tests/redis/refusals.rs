@@ -1,8 +1,7 @@
 //! Commands that a server rejects. Each error has the right kind, says what to do, and is definite.
 
-use lambda_idempotency::store::{
-    Outcome, Place, Settlement, Store, StoreErrorKind, StoredResponse, Write, WriteOutcome,
-};
+use lambda_idempotency::store::{Outcome, Place, PutOutcome, Store, StoreErrorKind, StoredResponse};
+use testkit::puts::{self, Settlement};
 
 use super::fixtures::{
     EXPIRES_AT, chain, claim, claimed, complete, completed, extend, fresh_key, lasting, lock, ms, patient,
@@ -33,14 +32,14 @@ async fn full_memory_refuses_claims_not_settlements() {
     assert_eq!(server.run(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
     refused(&server, StoreErrorKind::Unavailable, "no memory left").await;
     for (key, write) in open {
-        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied, "{write:?}");
+        assert_eq!(store.put(&key, &write).await.unwrap(), PutOutcome::Applied, "{write:?}");
         assert_eq!(store.read(&key).await.unwrap(), write.apply_to(Some(&started())), "{write:?}");
     }
     // The server forgets the script, so the store has to send the script's source. The error must be the same.
     server.run(&["SCRIPT", "FLUSH"]);
     refused(&server, StoreErrorKind::Unavailable, "no memory left").await;
     server.run(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), PutOutcome::Applied);
 }
 
 #[tokio::test]
@@ -53,14 +52,14 @@ async fn replicas_reject_writes_and_change_nothing() {
     assert_eq!(server.run(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
     refused(&server, StoreErrorKind::Unavailable, "is a read-only replica").await;
     for write in writes_on_started() {
-        let error = store.apply(&key, &write).await.unwrap_err();
+        let error = store.put(&key, &write).await.unwrap_err();
         assert!(!error.is_maybe_applied(), "{error}");
     }
     assert_eq!(store.read(&key).await.unwrap(), Some(started()));
     server.run(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
     refused(&server, StoreErrorKind::Unavailable, "has lost its primary").await;
     server.run(&["REPLICAOF", "NO", "ONE"]);
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
 }
 
 #[tokio::test]
@@ -71,11 +70,11 @@ async fn server_with_too_few_replicas_rejects_writes() {
     server.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     refused(&server, StoreErrorKind::Unavailable, "fewer replicas").await;
     for write in writes_on_started() {
-        let error = store.apply(&key, &write).await.unwrap_err();
+        let error = store.put(&key, &write).await.unwrap_err();
         assert!(!error.is_maybe_applied(), "{error}");
     }
     // The server answers commands that need no write.
-    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(started())));
+    assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Refused(Some(started())));
     assert_eq!(store.read(&key).await.unwrap(), Some(started()));
 }
 
@@ -163,7 +162,7 @@ async fn login_errors_are_reported_without_secrets() {
     }
     for user in [":correct@", "default:correct@"] {
         let store = patient(&format!("redis://{user}{}/2", server.address()));
-        assert_eq!(claim(&store, &fresh_key()).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(claim(&store, &fresh_key()).await.unwrap(), PutOutcome::Applied);
     }
     // The reverse: the URL has a password, but the server doesn't require one.
     let Some(server) = shared() else { return };
@@ -190,8 +189,8 @@ async fn documented_permissions_are_sufficient_and_necessary() {
     let store = user("enough", "");
     for write in writes_on_started() {
         let key = fresh_key();
-        assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
-        assert_eq!(store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied, "{write:?}");
+        assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Applied);
+        assert_eq!(store.put(&key, &write).await.unwrap(), PutOutcome::Applied, "{write:?}");
         assert_eq!(store.read(&key).await.unwrap(), write.apply_to(Some(&started())));
     }
     for without in needed {
@@ -200,10 +199,10 @@ async fn documented_permissions_are_sufficient_and_necessary() {
         server.run(&["SCRIPT", "FLUSH"]);
         let (store, key) = (user("less", without), fresh_key());
         let mut refusals = Vec::new();
-        for write in [Write::Claim(lock()), complete(), Write::Claim(lock())] {
-            refusals.extend(store.apply(&key, &write).await.err());
+        for write in [puts::claim(lock()), complete(), puts::claim(lock())] {
+            refusals.extend(store.put(&key, &write).await.err());
         }
-        refusals.extend(store.apply(&fresh_key(), &Write::Claim(lasting())).await.err());
+        refusals.extend(store.put(&fresh_key(), &puts::claim(lasting())).await.err());
         refusals.extend(store.read(&key).await.err());
         assert!(!refusals.is_empty(), "{without} isn't needed");
         for error in &refusals {
@@ -239,12 +238,12 @@ async fn oversized_responses_are_unstorable() {
     // limit, so the store doesn't even send the response. That response takes no memory, since nothing writes to its
     // pages.
     for length in [[(1 << 20) + 1; 20], [48 << 20; 20]].concat().into_iter().chain([(512 << 20) + 1]) {
-        let error = store.apply(&key, &settled(vec![0; length])).await.unwrap_err();
+        let error = store.put(&key, &settled(vec![0; length])).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unstorable, "{length}: {}", chain(&error));
         assert!(!error.is_maybe_applied(), "{length}: {}", chain(&error));
         assert_eq!(store.read(&key).await.unwrap(), Some(started()));
     }
-    assert_eq!(store.apply(&key, &settled(vec![0; 1 << 20])).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key, &settled(vec![0; 1 << 20])).await.unwrap(), PutOutcome::Applied);
 }
 
 #[tokio::test]
@@ -253,8 +252,8 @@ async fn redis_key_of_wrong_type_is_corrupt() {
     let (store, key) = (patient(&server.url()), fresh_key());
     let redis_key = format!("idempotency:{key}");
     server.run(&["SET", &redis_key, "secret"]);
-    for write in [Write::Claim(lock()), complete(), extend(1)] {
-        let error = store.apply(&key, &write).await.unwrap_err();
+    for write in [puts::claim(lock()), complete(), extend(1)] {
+        let error = store.put(&key, &write).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error}");
         assert!(!error.is_maybe_applied(), "{error}");
         assert!(!chain(&error).contains("secret"), "{error}");
@@ -262,8 +261,8 @@ async fn redis_key_of_wrong_type_is_corrupt() {
     assert_eq!(store.read(&key).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
     assert_eq!(server.run(&["GET", &redis_key]), "secret");
     server.run(&["DEL", &redis_key]);
-    assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
-    assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Applied);
+    assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
 }
 

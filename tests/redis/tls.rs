@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency::store::{Store, StoreBuilder, StoreErrorKind, WriteOutcome, redis::RedisStore};
+use lambda_idempotency::store::{PutOutcome, Store, StoreBuilder, StoreErrorKind, redis::RedisStore};
 
 use super::fixtures::{chain, claim, complete, completed, fresh_key, hasty, started};
 use testkit::redis::{RedisServer, has, new_folder};
@@ -67,16 +67,16 @@ async fn tls_verifies_authority_and_name() {
         let url = format!("rediss://{host}:{port}");
         let store = patient(RedisStore::builder(&url).root_certificates(authority.clone())).build().unwrap();
         let key = fresh_key();
-        assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Applied);
+        assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Applied);
         assert_eq!(store.read(&key).await.unwrap(), Some(started()));
-        assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
-        assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
+        assert_eq!(store.put(&key, &complete()).await.unwrap(), PutOutcome::Applied);
+        assert_eq!(claim(&store, &key).await.unwrap(), PutOutcome::Refused(Some(completed())));
     }
     // The URL can name the file of the authority's certificate instead, for example in an environment variable.
     let file = server.folder().join("ca.pem");
     let url = format!("rediss://127.0.0.1:{port}?sslrootcert={}", file.display());
     let store = patient(RedisStore::builder(url)).build().unwrap();
-    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), PutOutcome::Applied);
     let error = RedisStore::new(format!("rediss://127.0.0.1:{port}?sslrootcert=/no/such.pem")).unwrap_err();
     assert!(error.to_string().contains("\"/no/such.pem\" can't be read"), "{error}");
     // One store connects to an address that isn't in the certificate. The other store doesn't know the authority.

@@ -26,7 +26,7 @@ use lambda_http::{Body, IntoResponse, Request, Response, http::StatusCode, tower
 use lambda_idempotency::{
     ClaimHandle, Idempotency, StoredKey, current,
     settings::Execution,
-    store::{BoxFuture, Record, Store, StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, StoreErrorKind},
 };
 use serde_json::{Value, json};
 use tower::{Layer, Service, service_fn};
@@ -412,11 +412,7 @@ async fn it_works_under_every_run() -> Result<(), lambda_http::Error> {
 struct Down;
 
 impl Store for Down {
-    fn apply<'a>(
-        &'a self,
-        _: &'a StoredKey,
-        _: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+    fn put<'a>(&'a self, _: &'a StoredKey, _: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         Box::pin(async { Err(StoreError::new(StoreErrorKind::Unavailable, "down")) })
     }
 

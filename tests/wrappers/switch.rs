@@ -14,7 +14,7 @@ use lambda_idempotency::{
     Begun, Error, Failure, Fingerprint, Idempotency, Key, Settled, StoredKey, current,
     lambda::batch::{KinesisRecord, SqsMessage},
     settings::Mode,
-    store::{BoxFuture, Record, Store, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
+    store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, StoreErrorKind, memory::MemoryStore},
     time::{Clock, Timestamp},
 };
 use lambda_runtime::{Context, LambdaEvent};
@@ -67,12 +67,8 @@ impl Troubled {
 }
 
 impl Store for Troubled {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.call(self.inner.apply(key, write)))
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        Box::pin(self.call(self.inner.put(key, put)))
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {

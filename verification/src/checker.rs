@@ -11,7 +11,7 @@ use std::{collections::HashMap, rc::Rc, time::Duration};
 
 use lambda_idempotency::{
     protocol::{self, Held, Intent, Plan},
-    store::{Record, Revision, State as RecordState, StoreErrorKind, Write},
+    store::{Put, Record, State as RecordState, StoreErrorKind},
     time::Timestamp,
 };
 
@@ -23,7 +23,7 @@ use crate::{
     intern::Interner,
     invariants::Flaws,
     model::{Answer, Delivery, ExploredState, Late, NOBODY, Slot, Stage, Verdict},
-    under_test::{Protocol, Sent},
+    under_test::{Protocol, Purpose, Sent, version},
 };
 
 /// Checks one protocol in one space, and memoizes every result computed so far.
@@ -169,9 +169,19 @@ impl<'a, P: Protocol> Checker<'a, P> {
         self.records.get(number).map(Rc::as_ref)
     }
 
-    /// The write with this number.
-    pub fn write(&self, number: u32) -> Option<&Write> {
-        self.sent(number).map(|sent| &sent.write)
+    /// The put with this number.
+    pub fn put(&self, number: u32) -> Option<&Put> {
+        self.sent(number).map(|sent| &sent.put)
+    }
+
+    /// The purpose of the put with this number.
+    fn purpose(&self, number: u32) -> Option<Purpose> {
+        self.put(number).map(Purpose::of)
+    }
+
+    /// Whether the put with this number is a claim.
+    fn is_claim(&self, number: u32) -> bool {
+        self.purpose(number) == Some(Purpose::Claim)
     }
 
     /// The request that was sent under this number.
@@ -288,12 +298,10 @@ impl<'a, P: Protocol> Checker<'a, P> {
         // the expiry has arrived or is lost. (A frozen executor may still send a write that it decided on
         // before the expiry.)
         for late in it.explored.late.iter_mut().filter(|late| late.write != 0) {
-            let acquired_at = self.writes.get(late.write).and_then(|sent| match &sent.write {
-                // A late conclusion counts as lost, since the store may refuse it because of the very record that the
-                // sweeper is removing. In reality, no request lives long enough to arrive after that record is gone.
-                Write::Conclude { .. } => None,
-                write => write.lock().map(|lock| lock.lock_acquired_at),
-            });
+            // A late conclusion counts as lost, since the store may refuse it because of the very record that the
+            // sweeper is removing. In reality, no request lives long enough to arrive after that record is gone.
+            let claim = self.writes.get(late.write).filter(|sent| Purpose::of(&sent.put) == Purpose::Claim);
+            let acquired_at = claim.map(|sent| sent.put.record().lock_acquired_at);
             if acquired_at.is_none_or(|acquired_at| acquired_at < expires_at) {
                 *late = Late::default();
             } else if let Some(delivery) = it.explored.deliveries.get_mut(usize::from(late.sender)) {
@@ -302,9 +310,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
         }
         // An executor that's sending a claim at this moment can't know about the sweep either, so its claim is
         // overtaken too.
-        let claims = |write: u32| self.write(write).is_some_and(|write| write.lock().is_some());
         for slot in it.explored.slots {
-            if slot.stage == Stage::Applying && claims(slot.write) {
+            if slot.stage == Stage::Applying && self.is_claim(slot.write) {
                 it.explored.deliveries[usize::from(slot.delivery)].is_overtaken = true;
             }
         }
@@ -322,8 +329,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
     /// Whether the write with the number `write` is a conclusion that creates the same version as the record with the
     /// number `record` has.
     fn makes(&self, write: u32, record: u32) -> bool {
-        matches!((self.write(write), self.record(record)),
-            (Some(Write::Conclude { record: made, .. }), Some(record)) if Revision::of(made) == Revision::of(record))
+        let made = self.put(write).filter(|put| Purpose::of(put) == Purpose::Conclude).map(Put::record);
+        made.is_some() && made.map(version) == self.record(record).map(version)
     }
 
     /// An operator decides on the current record. The operator's write is then in flight: it arrives at any
@@ -348,8 +355,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
         }
         let intent = intent(verdict, NOBODY);
         let owner = configuration::operator(it.explored.operations_left);
-        let write = protocol::resolve(record, owner, intent, rules.retention, now);
-        let write = self.writes.number(Sent { write, submission: None });
+        let put = protocol::resolve(record, owner, intent, rules.retention, now);
+        let write = self.writes.number(Sent { put, submission: None });
         *it.explored.late.iter_mut().find(|late| late.write == 0)? = Late { write, sender: NOBODY };
         it.explored.operations_left -= 1;
         it.reach(Mark::Operates);
@@ -361,13 +368,13 @@ impl<'a, P: Protocol> Checker<'a, P> {
     fn land(&mut self, it: &mut Happening, number: u8) -> Option<()> {
         let before = it.explored;
         let Late { write, sender } = std::mem::take(&mut it.explored.late[usize::from(number)]);
-        let mark = match self.writes.get(write).map(|sent| &sent.write)? {
-            write if write.lock().is_some() => Mark::LateClaimLands,
-            write if write.is_interruption() => Mark::LateInterruptionLands,
-            Write::Extend { .. } => Mark::LateExtensionLands,
-            Write::Conclude { .. } => Mark::LateConclusionLands,
+        let mark = match self.purpose(write)? {
+            Purpose::Claim => Mark::LateClaimLands,
+            Purpose::Extend => Mark::LateExtensionLands,
+            Purpose::Conclude => Mark::LateConclusionLands,
+            Purpose::Interrupt => Mark::LateInterruptionLands,
             _ if self.is_transaction(write) => Mark::LateTransactionLands,
-            _ => Mark::LateSettlementLands,
+            Purpose::Settle | Purpose::Resolve => Mark::LateSettlementLands,
         };
         let mark = match self.store(it, write, sender)? {
             Stored::Refused if sender == NOBODY => {
@@ -432,7 +439,7 @@ impl<'a, P: Protocol> Checker<'a, P> {
     /// Delivers the executor's write to the store, and the response to the executor.
     fn answer(&mut self, it: &mut Happening, at: u8) {
         let (write, sender) = it.sent_by(at);
-        let is_claim = self.write(write).is_some_and(|write| write.lock().is_some());
+        let is_claim = self.is_claim(write);
         let is_extension = it.slot(at).stage == Stage::Extending;
         match self.store(it, write, sender) {
             // The step after an extension's response doesn't depend on the time, so it's taken at once.
@@ -476,7 +483,7 @@ impl<'a, P: Protocol> Checker<'a, P> {
     /// key. [`Verdict::Release`] models this statement.
     fn finish(&mut self, it: &mut Happening, at: u8, verdict: Verdict) -> Option<()> {
         let (slot, now) = (*it.slot(at), self.now(it, at));
-        if self.claims.get(slot.held).is_some_and(|held| now > held.lease_until) {
+        if self.claims.get(slot.held).is_some_and(|held| now > held.lock.lease_until) {
             it.reach(Mark::Frozen);
         }
         self.leave_extension(it, at);

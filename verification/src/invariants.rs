@@ -79,7 +79,7 @@ invariants! {
     VerdictKept, false, "handler's outcome kept",
         "the stored outcome is the handler's";
     OwnerNotRefused, false, "owner not refused",
-        "an executor that still holds its claim can settle it at any time";
+        "the store applies a put whose condition holds: an executor that still holds its claim can settle it at any time";
     SettledPatiently, false, "settlements retried",
         "an executor gives up a settlement on a failing store only after all retries, or when its time is up";
     ResponseKept, false, "response kept",
@@ -98,6 +98,8 @@ invariants! {
         "an ambiguous transaction is sent again unchanged, with the same token, and every different transaction has a different token";
     OwnerExtends, false, "only the owner extends",
         "a lease is extended only under the claim that still holds the key, and a handler that lost its claim is stopped";
+    ClaimKept, false, "claim kept",
+        "a settlement or an extension keeps the claim's attempt, fingerprint, lock time and request id";
     LeasesGrow, false, "leases grow",
         "an extension makes the lease longer, and never moves the record's expiry back";
     OwnerInterrupts, false, "only the owner interrupts",

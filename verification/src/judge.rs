@@ -7,9 +7,7 @@ mod transaction;
 use lambda_idempotency::{
     protocol::{Action, Decline, End, Event, Fault, Held, Plan, Refusal},
     settings::Execution,
-    store::{
-        Outcome, Record, Revision, Settlement, State as RecordState, StoreErrorKind, Write, WriteOutcome,
-    },
+    store::{Lock, Outcome, Put, PutOutcome, Record, State as RecordState, Status, StoreErrorKind},
     time::Timestamp,
 };
 
@@ -17,7 +15,7 @@ use crate::{
     configuration::{Configuration, DAY, millis},
     invariants::{Flaws, Invariant},
     model::Verdict,
-    under_test::Sent,
+    under_test::{Purpose, Sent, outcome},
 };
 
 /// The minimum retention of a lock beyond its lease, in milliseconds. This value and the next one aren't taken from
@@ -67,20 +65,25 @@ impl Step<'_> {
         self.verdict != Verdict::None
     }
 
-    /// The last write that was sent.
-    fn write(&self) -> Option<&Write> {
-        self.sent.map(|sent| &sent.write)
+    /// The last put that was sent.
+    fn put(&self) -> Option<&Put> {
+        self.sent.map(|sent| &sent.put)
+    }
+
+    /// Whether the last put had this purpose.
+    fn was(&self, purpose: Purpose) -> bool {
+        self.put().map(Purpose::of) == Some(purpose)
     }
 
     /// Whether the last request extended the lease of a running handler.
     fn was_extension(&self) -> bool {
-        !self.has_run() && matches!(self.write(), Some(Write::Extend { .. }))
+        !self.has_run() && self.was(Purpose::Extend)
     }
 
     /// The record that the event shows.
     fn shown(&self) -> Option<&Record> {
         match self.event {
-            Event::Answered(WriteOutcome::Refused(record)) | Event::Found(record) => record.as_ref(),
+            Event::Answered(PutOutcome::Refused(record)) | Event::Found(record) => record.as_ref(),
             _ => None,
         }
     }
@@ -92,12 +95,20 @@ impl Step<'_> {
     /// Whether the last request released an abandoned claim. The claim isn't used any more, so the answer
     /// doesn't matter.
     fn gives_back(&self) -> bool {
-        !self.has_run() && matches!(self.write(), Some(Write::Settle { .. }))
+        !self.has_run() && self.was(Purpose::Settle)
     }
 
     /// Whether the last request was a claim rather than a settlement.
     fn was_claim(&self) -> bool {
-        self.write().is_some_and(|write| write.lock().is_some())
+        self.was(Purpose::Claim)
+    }
+
+    /// The put that the action sends.
+    fn sends(&self) -> Option<&Put> {
+        match self.action {
+            Action::Put(put) | Action::Commit { put, .. } => Some(put),
+            _ => None,
+        }
     }
 
     /// The invariants that the step breaks.
@@ -108,7 +119,7 @@ impl Step<'_> {
         self.own(&mut flaws);
         self.token(&mut flaws);
         self.patience(&mut flaws);
-        if let (true, Event::Answered(WriteOutcome::Refused(record))) = (self.was_extension(), self.event) {
+        if let (true, Event::Answered(PutOutcome::Refused(record))) = (self.was_extension(), self.event) {
             let is_mine = record.as_ref().is_some_and(|record| self.is_under_claim(record));
             flaws.unless(is_mine || *self.action == Action::Lost, Invariant::OwnerExtends);
         }
@@ -125,30 +136,27 @@ impl Step<'_> {
             Action::Open => flaws.unless(self.now < self.plan.usable_until, Invariant::StartInTime),
             Action::Extended(held) => {
                 flaws.unless(self.is_granted(held), Invariant::GrantBeforeStart);
-                let grows = self.held.is_none_or(|before| before.lease_until <= held.lease_until);
+                let grows = self.held.is_none_or(|before| before.lock.lease_until <= held.lock.lease_until);
                 flaws.unless(grows, Invariant::LeasesGrow);
             }
-            Action::Apply(write) | Action::Commit { write, .. } if Some(write) != self.write() => {
-                self.sends(write, &mut flaws);
+            Action::Put(put) | Action::Commit { put, .. } if Some(put) != self.put() => {
+                self.contents(put, &mut flaws);
             }
             _ => {}
         }
         if let Event::Settle(_) = self.event {
-            let is_sent = match self.action {
-                Action::Apply(Write::Settle { .. }) | Action::Commit { write: Write::Settle { .. }, .. } => {
-                    !self.is_open
-                }
-                Action::Apply(Write::Conclude { .. })
-                | Action::Commit { write: Write::Conclude { .. }, .. } => self.is_open,
+            let is_sent = match (self.sends().map(Purpose::of), self.action) {
+                (Some(Purpose::Settle), _) => !self.is_open && self.verdict != Verdict::Interrupt,
+                (Some(Purpose::Interrupt), _) => !self.is_open && self.verdict == Verdict::Interrupt,
+                (Some(Purpose::Conclude), _) => self.is_open,
                 // Without a claim there's nothing to release.
-                Action::Settled(End::Recorded | End::Unresolved(_)) if self.is_open => {
+                (None, Action::Settled(End::Recorded | End::Unresolved(_))) if self.is_open => {
                     matches!(self.verdict, Verdict::Release | Verdict::Interrupt)
                 }
                 // Under at-most-once, the claim stays as it is.
-                Action::Settled(End::Recorded) => {
+                (None, Action::Settled(End::Recorded)) => {
                     self.verdict == Verdict::Interrupt && self.plan.rules.execution == Execution::AtMostOnce
                 }
-                Action::Read => self.verdict == Verdict::Interrupt,
                 _ => false,
             };
             flaws.unless(is_sent, Invariant::OwnerNotRefused);
@@ -159,8 +167,8 @@ impl Step<'_> {
     /// Whether `record` is the claim that the handler runs under.
     fn is_under_claim(&self, record: &Record) -> bool {
         self.held.is_some_and(|held| {
-            record.owner == held.owner
-                && record.generation == held.generation
+            record.owner == held.lock.owner
+                && record.generation == held.lock.generation
                 && record.lease_until().is_some()
         })
     }
@@ -209,24 +217,32 @@ impl Step<'_> {
     /// Checks that the machine recognises its own record.
     fn own(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner == self.plan.owner) else { return };
-        let settles = |release_only: bool| {
-            matches!(self.action,
-                Action::Apply(Write::Settle { owner, generation, settlement })
-                | Action::Commit { write: Write::Settle { owner, generation, settlement }, .. }
-                if *owner == record.owner
-                    && *generation == record.generation
-                    && (!release_only || matches!(settlement, Settlement::Release { .. })))
+        let settles = |only: &[Status]| {
+            let put = self.sends().filter(|put| Purpose::of(put) == Purpose::Settle).map(Put::record);
+            put.is_some_and(|new| {
+                new.owner == record.owner
+                    && new.generation == record.generation
+                    && only.contains(&new.status())
+            })
         };
-        let is_current = self.held.is_some_and(|held| held.generation == record.generation);
+        let is_current = self.held.is_some_and(|held| held.lock.generation == record.generation);
         let is_recognised = match (&record.state, self.verdict) {
-            // If the record has the held claim's generation, an earlier extension already made the lease at least as
-            // long as requested. A different generation would belong to a later claim of this executor. No such
-            // claim exists while the handler runs.
-            (RecordState::Started { .. }, Verdict::None) if self.was_extension() => {
-                !is_current || matches!(self.action, Action::Extended(_))
+            // If the record has the held claim's generation, an earlier extension has moved the lease. If it's long
+            // enough now, the handler continues. Otherwise, the executor extends the record that it was shown. A
+            // different generation would belong to a later claim of this executor. No such claim exists while the
+            // handler runs.
+            (RecordState::Started { lease_until }, Verdict::None) if self.was_extension() => {
+                let is_enough = self.put().map(Put::record).and_then(Record::lease_until) <= Some(*lease_until);
+                match self.action {
+                    Action::Extended(held) => is_enough && held.lock.lease_until == *lease_until,
+                    Action::Put(Put::Replace { seen, .. }) => !is_enough && seen == record,
+                    _ => !is_current,
+                }
             }
             (RecordState::Started { .. }, Verdict::None) => {
-                matches!(self.action, Action::Claimed(_)) || settles(true) || self.gives_back()
+                matches!(self.action, Action::Claimed(_))
+                    || settles(&[Status::Released])
+                    || self.gives_back()
             }
             // The record is another claim of this executor, not the claim that it releases.
             (RecordState::Started { .. }, Verdict::Release | Verdict::Panic | Verdict::Interrupt)
@@ -239,13 +255,13 @@ impl Step<'_> {
                 match self.action {
                     Action::Settled(End::Recorded) => is_short,
                     Action::Settled(End::Unrecorded(_) | End::Unresolved(_)) | Action::Pause(_) => !is_short,
-                    Action::Apply(write) => !is_short && write.is_interruption(),
+                    Action::Put(put) => !is_short && Purpose::of(put) == Purpose::Interrupt,
                     _ => false,
                 }
             }
             (RecordState::Started { .. }, _) => {
                 let is_given_up = |end: &End| matches!(end, End::Unrecorded(_) | End::Unresolved(_));
-                settles(false)
+                settles(&[Status::Completed, Status::Failed, Status::Released])
                     || matches!(self.action, Action::Pause(_))
                     || matches!(self.action, Action::Settled(end) if is_given_up(end))
             }
@@ -295,120 +311,107 @@ impl Step<'_> {
         }
     }
 
-    /// Whether the store has granted `held`, and this executor knows it from the response or from the record.
+    /// Whether the store has granted `held`, and this executor knows it from the response or from the record. How an
+    /// earlier attempt ended isn't compared, since other invariants check that.
     fn is_granted(&self, held: &Held) -> bool {
-        let granted = match (self.event, self.write()) {
-            (
-                Event::Answered(WriteOutcome::Applied),
-                Some(Write::Extend { owner, generation, lease_until, .. }),
-            ) => Some((*owner, *generation, *lease_until)),
-            (Event::Answered(WriteOutcome::Applied), Some(write)) => {
-                write.lock().map(|lock| (lock.owner, lock.generation, lock.lease_until))
-            }
-            _ => self.shown().and_then(|record| {
-                record.lease_until().map(|lease_until| (record.owner, record.generation, lease_until))
-            }),
+        let granted = match self.event {
+            Event::Answered(PutOutcome::Applied) => self.put().map(Put::record),
+            _ => self.shown(),
         };
-        granted == Some((held.owner, held.generation, held.lease_until)) && held.owner == self.plan.owner
+        granted.is_some_and(|granted| {
+            let interrupted = granted.interrupted;
+            *granted == Lock { interrupted, ..held.lock.clone() }.into() && held.lock.owner == self.plan.owner
+        })
     }
 
-    fn sends(&self, write: &Write, flaws: &mut Flaws) {
-        let retention = self.configuration.retention;
-        if let Some(lock) = write.lock() {
-            flaws.unless(self.has_run() || self.now < self.plan.usable_until, Invariant::StartInTime);
-            let recording = lock.lock_acquired_at.saturating_add(millis(RECORDING_LEASE));
-            let bound =
-                if self.has_run() { self.plan.lease_until.max(recording) } else { self.plan.lease_until };
-            flaws.unless(lock.lease_until <= bound, Invariant::LeaseBounded);
-            flaws.unless(self.is_kept_open(lock.lease_until, lock.expires_at), Invariant::ExpiryPromised);
+    /// Checks the record that a put is about to store.
+    fn contents(&self, put: &Put, flaws: &mut Flaws) {
+        let new = put.record();
+        flaws.unless(self.is_unstorable || outcome(new) != Some(&Outcome::Omitted), Invariant::ResponseKept);
+        match Purpose::of(put) {
+            Purpose::Claim => self.claim(new, flaws),
+            Purpose::Extend => self.extension(put, flaws),
+            Purpose::Settle => self.settlement(new, flaws),
+            Purpose::Interrupt => self.interruption(new, flaws),
+            Purpose::Conclude | Purpose::Resolve => {
+                let least = self.now.saturating_add(millis(self.configuration.retention));
+                flaws.unless(is_promised(new, least), Invariant::ExpiryPromised);
+                let is_own = new.owner == self.plan.owner && new.fingerprint == self.plan.fingerprint;
+                flaws.unless(is_own && new.lease_until().is_none(), Invariant::VerdictKept);
+            }
         }
-        flaws.unless(self.is_unstorable || !is_omitted(write), Invariant::ResponseKept);
+    }
+
+    fn claim(&self, new: &Record, flaws: &mut Flaws) {
+        flaws.unless(self.has_run() || self.now < self.plan.usable_until, Invariant::StartInTime);
+        let recording = new.lock_acquired_at.saturating_add(millis(RECORDING_LEASE));
+        let bound = if self.has_run() { self.plan.lease_until.max(recording) } else { self.plan.lease_until };
+        flaws.unless(new.lease_until() <= Some(bound), Invariant::LeaseBounded);
+        flaws.unless(self.is_kept_open(new), Invariant::ExpiryPromised);
+    }
+
+    fn settlement(&self, new: &Record, flaws: &mut Flaws) {
+        let (lease, retention) = (self.lease(), self.configuration.retention);
         let least = self.now.saturating_add(millis(retention));
-        match write {
-            Write::Settle { settlement, .. } => {
-                let lease = self.lease();
-                let (expires_at, least) = match settlement {
-                    // A declined transaction may be applied late, while its handler still runs. The handler may run
-                    // until its lease ends, so the record must last until then.
-                    Settlement::Complete(_, expires_at) if matches!(self.action, Action::Commit { .. }) => {
-                        let margin = millis(self.configuration.skew_margin);
-                        (expires_at, least.max(lease.saturating_add(margin)))
-                    }
-                    Settlement::Complete(_, expires_at) | Settlement::Fail(_, expires_at) => {
-                        (expires_at, least)
-                    }
-                    Settlement::Release { expires_at, .. } => {
-                        (expires_at, lease.saturating_add(millis(retention.max(LOCK_RETENTION))))
-                    }
-                };
-                flaws.unless(promised(*expires_at, least), Invariant::ExpiryPromised);
+        let least = match new.status() {
+            // A declined transaction may be applied late, while its handler still runs. The handler may run
+            // until its lease ends, so the record must last until then.
+            Status::Completed if matches!(self.action, Action::Commit { .. }) => {
+                least.max(lease.saturating_add(millis(self.configuration.skew_margin)))
             }
-            Write::Conclude { record, .. } => {
-                let is_promised = record.expires_at.is_some_and(|expires_at| promised(expires_at, least));
-                flaws.unless(is_promised, Invariant::ExpiryPromised);
-                let is_own = record.owner == self.plan.owner && record.fingerprint == self.plan.fingerprint;
-                flaws.unless(is_own && record.lease_until().is_none(), Invariant::VerdictKept);
-            }
-            Write::Extend { owner, generation, lease_until, expires_at } => {
-                let held = self.held.map(|held| (held.owner, held.generation));
-                flaws.unless(held == Some((*owner, *generation)), Invariant::OwnerExtends);
-                let grows = self.held.is_some_and(|held| held.lease_until < *lease_until);
-                flaws.unless(grows, Invariant::LeasesGrow);
-                let bound = self.now.saturating_add(millis(self.configuration.lease));
-                flaws.unless(*lease_until <= bound, Invariant::LeaseBounded);
-                flaws.unless(self.is_kept_open(*lease_until, *expires_at), Invariant::ExpiryPromised);
-            }
-            Write::TakeOver { seen, lock } if write.is_interruption() => {
-                let is_own = self
-                    .held
-                    .is_some_and(|held| (held.owner, held.generation) == (lock.owner, lock.generation))
-                    && self.verdict == Verdict::Interrupt
-                    && self.plan.rules.execution == Execution::AtLeastOnce;
-                let is_seen = self.shown().is_some_and(|record| *seen == Revision::of(record));
-                let is_short = lock.lease_until == self.now.saturating_add(millis(INTERRUPTED_LEASE));
-                flaws.unless(is_own && is_seen && is_short, Invariant::OwnerInterrupts);
-            }
-            _ => {}
-        }
+            Status::Released => lease.saturating_add(millis(retention.max(LOCK_RETENTION))),
+            _ => least,
+        };
+        flaws.unless(is_promised(new, least), Invariant::ExpiryPromised);
     }
 
-    /// Whether a claim with this lease and this expiry is kept as long as promised. Under at-most-once, the claim must
-    /// never expire.
-    fn is_kept_open(&self, lease_until: Timestamp, expires_at: Option<Timestamp>) -> bool {
+    fn interruption(&self, new: &Record, flaws: &mut Flaws) {
+        let is_own = self.held.is_some_and(|held| {
+            let claim = Record::from(held.lock.clone());
+            let until = self.now.saturating_add(millis(INTERRUPTED_LEASE));
+            let state = RecordState::Started { lease_until: until.min(held.lock.lease_until) };
+            *new == Record { state, ..claim }
+        });
+        let is_due =
+            self.verdict == Verdict::Interrupt && self.plan.rules.execution == Execution::AtLeastOnce;
+        flaws.unless(is_own && is_due, Invariant::OwnerInterrupts);
+    }
+
+    fn extension(&self, put: &Put, flaws: &mut Flaws) {
+        let Put::Replace { seen, new } = put else { return };
+        // The base is the record that the executor was shown, or the claim that it holds.
+        let shown = self.shown().filter(|record| self.was_extension() && self.is_under_claim(record));
+        let held = || self.held.map(|held| held.lock.clone().into());
+        let base = shown.cloned().or_else(held);
+        flaws.unless(base.as_ref() == Some(seen), Invariant::OwnerExtends);
+        flaws.unless(seen.lease_until() < new.lease_until(), Invariant::LeasesGrow);
+        let bound = self.now.saturating_add(millis(self.configuration.lease));
+        flaws.unless(new.lease_until() <= Some(bound), Invariant::LeaseBounded);
+        flaws.unless(self.is_kept_open(new), Invariant::ExpiryPromised);
+    }
+
+    /// Whether a claim is kept as long as promised. Under at-most-once, the claim must never expire.
+    fn is_kept_open(&self, claim: &Record) -> bool {
         let retention = millis(self.configuration.retention.max(LOCK_RETENTION));
         match self.plan.rules.execution {
-            Execution::AtLeastOnce => expires_at
-                .is_some_and(|expires_at| promised(expires_at, lease_until.saturating_add(retention))),
-            Execution::AtMostOnce => expires_at.is_none(),
+            Execution::AtLeastOnce => claim
+                .lease_until()
+                .is_some_and(|lease_until| is_promised(claim, lease_until.saturating_add(retention))),
+            Execution::AtMostOnce => claim.expires_at.is_none(),
         }
     }
 
     /// The end of the lease of the claim being settled.
     fn lease(&self) -> Timestamp {
         let own = self.shown().filter(|record| record.owner == self.plan.owner).and_then(Record::lease_until);
-        let granted = self.write().and_then(Write::lock).map(|lock| lock.lease_until);
-        let held = self.held.map(|held| held.lease_until);
+        let granted = self.put().filter(|_| self.was_claim()).and_then(|put| put.record().lease_until());
+        let held = self.held.map(|held| held.lock.lease_until);
         own.or(granted).or(held).unwrap_or(self.plan.lease_until)
     }
 }
 
-/// Whether a write leaves out the outcome's response. In this model, every handler returns a response, so `Omitted`
-/// means that the response was left out.
-fn is_omitted(write: &Write) -> bool {
-    let outcome = match write {
-        Write::Settle {
-            settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
-        } => outcome,
-        Write::Conclude { record, .. } => match &record.state {
-            RecordState::Completed(outcome) | RecordState::Failed(outcome) => outcome,
-            RecordState::Started { .. } | RecordState::Released => return false,
-        },
-        _ => return false,
-    };
-    *outcome == Outcome::Omitted
-}
-
-/// Whether an expiry is as promised: at `least`, or at most a second later, since expiries are rounded up.
-fn promised(expires_at: Timestamp, least: Timestamp) -> bool {
-    least <= expires_at && expires_at <= least.saturating_add(millis(1000))
+/// Whether a record's expiry is as promised: at `least`, or at most a second later, since expiries are rounded up.
+fn is_promised(record: &Record, least: Timestamp) -> bool {
+    let latest = least.saturating_add(millis(1000));
+    record.expires_at.is_some_and(|expires_at| (least..=latest).contains(&expires_at))
 }

@@ -10,7 +10,7 @@
 //!
 //! There's no second model of the protocol: the model checker drives
 //! [`step`](lambda_idempotency::protocol::step) and
-//! [`Write::apply_to`](lambda_idempotency::store::Write::apply_to) themselves.
+//! [`Put::apply_to`](lambda_idempotency::store::Put::apply_to) themselves.
 //!
 //! # Assumptions
 //!
@@ -38,10 +38,10 @@
 //!
 //! # How to extend the model checker
 //!
-//! A new write is a new variant of [`Write`](lambda_idempotency::store::Write). The compiler then asks for it in
-//! `checker::record` (who may change what, and a mark in [`coverage`]) and in [`trace`] (its name). It doesn't ask
-//! for the check of the write's contents in [`judge`]: add that by hand. If an executor can send the write while its
-//! handler runs, add a [`Choice`](faults::Choice). A new fault is a variant of
+//! A new purpose of a put is a variant of [`Purpose`](under_test::Purpose). The compiler then asks for it in
+//! `checker::record` (who may change what, and a mark in [`coverage`]), in [`judge`] (its contents) and in [`trace`]
+//! (its name). If an executor can send the put while its handler runs, add a [`Choice`](faults::Choice). A new fault is
+//! a variant of
 //! [`Fault`](lambda_idempotency::testing::Fault), a choice in [`faults`], its effect in `checker::fault`, and a mark.
 //! A new space is an entry in [`spaces`], and a new promise is an entry in [`invariants`].
 

@@ -15,14 +15,14 @@ mod unclaimed;
 
 use lambda_idempotency::{
     protocol::{self, Action, End, Event, Held, Input, Intent, Plan, State},
-    store::{Owner, Record, Revision, Write, WriteOutcome},
+    store::{Owner, Put, PutOutcome, Record},
     time::Timestamp,
 };
 
 use crate::{
     configuration::{self, Configuration},
     invariants::Invariant,
-    under_test::{Effect, Protocol},
+    under_test::{Effect, Protocol, Purpose},
 };
 
 /// A protocol that is wrong in one way.
@@ -45,13 +45,13 @@ pub struct Mutant {
     takes: fn(&Moment<'_>, Record) -> Record,
     /// Changes the result of the step.
     does: fn(&Moment<'_>, Outcome) -> Outcome,
-    /// The store's effect for a write.
-    applies: fn(&Write, Option<&Record>) -> Effect,
+    /// The store's effect for a put.
+    applies: fn(&Put, Option<&Record>) -> Effect,
     /// Whether the sweeper may already remove a record.
     sweeps: fn(&Record, Timestamp) -> bool,
     /// For a transaction: its effect on the record, and whether the store applies the handler's own writes. The last
-    /// argument is the effect that the record's write would have without a transaction.
-    commits: fn(&Write, Option<&Record>, Effect) -> (Effect, bool),
+    /// argument is the effect that the record's put would have without a transaction.
+    commits: fn(&Put, Option<&Record>, Effect) -> (Effect, bool),
 }
 
 /// A step, as a mutant sees it.
@@ -97,7 +97,7 @@ pub(crate) const NONE: Mutant = Mutant {
     hears: |_, event| event,
     takes: |_, record| record,
     does: |_, outcome| outcome,
-    applies: |write, current| write.apply_to(current).into(),
+    applies: store::shipping,
     sweeps: |record, now| record.expires_at.is_some_and(|expires_at| expires_at <= now),
     commits: |_, _, effect| {
         let is_made = effect != Effect::Refused;
@@ -166,7 +166,7 @@ impl Protocol for Mutant {
             _ => state.intent.clone(),
         };
         let sent = match &action {
-            Action::Apply(_) | Action::Commit { .. } => Some((machine.clone(), action.clone())),
+            Action::Put(_) | Action::Commit { .. } => Some((machine.clone(), action.clone())),
             _ => state.sent.clone(),
         };
         let is_asking = action == Action::Read;
@@ -177,16 +177,16 @@ impl Protocol for Mutant {
         state.machine.held().cloned()
     }
 
-    fn apply(&self, write: &Write, current: Option<&Record>) -> Effect {
-        (self.applies)(write, current)
+    fn put(&self, put: &Put, current: Option<&Record>) -> Effect {
+        (self.applies)(put, current)
     }
 
     fn may_sweep(&self, record: &Record, now: Timestamp) -> bool {
         (self.sweeps)(record, now)
     }
 
-    fn commit(&self, write: &Write, current: Option<&Record>) -> (Effect, bool) {
-        (self.commits)(write, current, (self.applies)(write, current))
+    fn commit(&self, put: &Put, current: Option<&Record>) -> (Effect, bool) {
+        (self.commits)(put, current, (self.applies)(put, current))
     }
 }
 
@@ -205,8 +205,8 @@ impl Mutant {
             })
         };
         let event = match (self.hears)(moment, moment.event.clone()) {
-            Event::Answered(WriteOutcome::Refused(record)) => {
-                Event::Answered(WriteOutcome::Refused(shown(record)))
+            Event::Answered(PutOutcome::Refused(record)) => {
+                Event::Answered(PutOutcome::Refused(shown(record)))
             }
             Event::Found(record) => Event::Found(shown(record)),
             event => event,
@@ -217,27 +217,40 @@ impl Mutant {
 
 /// Puts the real record back into the machine's action, in place of the one that the machine was shown. So the mutant
 /// misjudges the record, but its write's condition refers to the real record, and it replays the real record.
-fn put_back(action: Action, swapped: Swapped) -> Action {
+fn put_back(mut action: Action, swapped: Swapped) -> Action {
     let Some((shown, real)) = swapped else { return action };
-    let seen = |seen: Revision| if seen == Revision::of(&shown) { Revision::of(&real) } else { seen };
-    let replayed = |record: Record| if record == shown { real.clone() } else { record };
-    match action {
-        Action::Apply(Write::Reclaim { seen: s, lock }) => {
-            Action::Apply(Write::Reclaim { seen: seen(s), lock })
+    match &mut action {
+        Action::Put(Put::Replace { seen: record, .. })
+        | Action::Commit { put: Put::Replace { seen: record, .. }, .. }
+        | Action::Replay(record)
+        | Action::Settled(End::Superseded(record))
+            if *record == shown =>
+        {
+            *record = real;
         }
-        Action::Apply(Write::TakeOver { seen: s, lock }) => {
-            Action::Apply(Write::TakeOver { seen: seen(s), lock })
-        }
-        Action::Apply(Write::Conclude { seen: s, record }) => {
-            Action::Apply(Write::Conclude { seen: s.map(seen), record })
-        }
-        Action::Commit { write: Write::Conclude { seen: s, record }, submission } => {
-            Action::Commit { write: Write::Conclude { seen: s.map(seen), record }, submission }
-        }
-        Action::Replay(record) => Action::Replay(replayed(record)),
-        Action::Settled(End::Superseded(record)) => Action::Settled(End::Superseded(replayed(record))),
-        action => action,
+        _ => {}
     }
+    action
+}
+
+/// The put that an action sends.
+pub(crate) const fn sent_by(action: &Action) -> Option<&Put> {
+    match action {
+        Action::Put(put) | Action::Commit { put, .. } => Some(put),
+        _ => None,
+    }
+}
+
+/// Changes the record in the put that an action sends, if the put has this purpose.
+pub(crate) fn with_new(outcome: Outcome, purpose: Purpose, change: impl FnOnce(&mut Record)) -> Outcome {
+    let (state, mut action) = outcome;
+    if let Action::Put(put) | Action::Commit { put, .. } = &mut action
+        && Purpose::of(put) == purpose
+    {
+        let (Put::Create(new) | Put::Replace { new, .. } | Put::Mine { new, .. }) = put;
+        change(new);
+    }
+    (state, action)
 }
 
 impl Moment<'_> {
@@ -249,6 +262,19 @@ impl Moment<'_> {
     /// The last action that sent a write, if any.
     pub(crate) fn sent(&self) -> Option<&Action> {
         self.before.sent.as_ref().map(|(_, action)| action)
+    }
+
+    /// Whether the last put that was sent had this purpose.
+    pub(crate) fn was(&self, purpose: Purpose) -> bool {
+        self.sent().and_then(sent_by).map(Purpose::of) == Some(purpose)
+    }
+
+    /// The record that the event shows.
+    pub(crate) fn shown(&self) -> Option<&Record> {
+        match self.event {
+            Event::Answered(PutOutcome::Refused(record)) | Event::Found(record) => record.as_ref(),
+            _ => None,
+        }
     }
 
     /// Whether the event is a failure with an ambiguous result.

@@ -14,12 +14,12 @@
 
 use lambda_idempotency::{
     protocol::{Action, End, Event, Held, Input, Intent, Plan, Refusal},
-    store::{Generation, Lock, Record, Settlement, State as RecordState, Status, Write, WriteOutcome},
+    store::{Generation, Lock, Put, PutOutcome, Record, State as RecordState, Status},
     time::Timestamp,
 };
 
 use crate::{
-    configuration::{Configuration, Host, TICK, drawn_by, fingerprint, ticks},
+    configuration::{Configuration, Host, TICK, ticks},
     invariants::Invariant,
     model::Verdict,
     under_test::{Effect, Protocol},
@@ -64,10 +64,10 @@ pub struct Powertools;
 /// The state of one executor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// The executor has tried to claim the key this many times.
-    Claiming(Plan, u8),
+    /// The executor has tried to claim the key this many times, the last time at this time.
+    Claiming(Plan, u8, Timestamp),
     /// The handler runs, or its outcome is being stored.
-    Running(Plan),
+    Running(Plan, Lock),
     /// The delivery is over.
     Over,
 }
@@ -80,77 +80,59 @@ impl Protocol for Powertools {
     }
 
     fn begin(&self, plan: &Plan) -> State {
-        State::Claiming(plan.clone(), 0)
+        State::Claiming(plan.clone(), 0, Timestamp::default())
     }
 
     fn step(&self, state: State, input: Input) -> (State, Action) {
         let Input { now, event } = input;
         match (state, event) {
-            (State::Claiming(plan, 0), Event::Begin) => claim(plan, 0, now),
-            (State::Claiming(plan, _), Event::Answered(WriteOutcome::Applied)) => {
-                let held = Held {
-                    owner: plan.owner,
-                    generation: Generation::new(0),
-                    attempt: 1,
-                    lease_until: plan.usable_until,
-                    is_takeover: false,
-                    is_recovered: false,
-                };
-                (State::Running(plan), Action::Claimed(held))
+            (State::Claiming(plan, 0, _), Event::Begin) => claim(plan, 0, now),
+            (State::Claiming(plan, _, at), Event::Answered(PutOutcome::Applied)) => {
+                let lock = lock(&plan, at);
+                let held = Held { lock: lock.clone(), is_recovered: false };
+                (State::Running(plan, lock), Action::Claimed(held))
             }
-            (State::Claiming(plan, tries), Event::Answered(WriteOutcome::Refused(Some(record)))) => {
+            (State::Claiming(plan, tries, _), Event::Answered(PutOutcome::Refused(Some(record)))) => {
                 refused(plan, tries, now, record)
             }
             (State::Claiming(..), _) => over(Action::Refused(Refusal::Unavailable)),
-            (State::Running(plan), Event::Settle(intent)) => settle(plan, intent, now),
-            (State::Running(_), Event::Answered(WriteOutcome::Applied)) => {
+            (State::Running(plan, lock), Event::Settle(intent)) => settle(plan, lock, intent, now),
+            (State::Running(..), Event::Answered(PutOutcome::Applied)) => {
                 over(Action::Settled(End::Recorded))
             }
-            (State::Running(_), _) => over(Action::Settled(End::Unrecorded(Refusal::Unavailable))),
+            (State::Running(..), _) => over(Action::Settled(End::Unrecorded(Refusal::Unavailable))),
             (State::Over, _) => over(Action::Nothing),
         }
     }
 
-    fn apply(&self, write: &Write, current: Option<&Record>) -> Effect {
-        match (write, current) {
-            (Write::Claim(lock), current) => {
-                let now = lock.lock_acquired_at;
+    fn put(&self, put: &Put, current: Option<&Record>) -> Effect {
+        match put {
+            Put::Create(new) => {
+                let now = new.lock_acquired_at;
                 let is_free = current.is_none_or(|record| {
                     has_expired(record, now) || record.lease_until().is_some_and(|lease| lease < now)
                 });
-                if is_free { Effect::Put(lock.clone().into()) } else { Effect::Refused }
+                if is_free { Effect::Put(new.clone()) } else { Effect::Refused }
             }
-            (Write::Settle { settlement: Settlement::Release { .. }, .. }, Some(_)) => Effect::Removed,
             // Deleting a missing item succeeds.
-            (Write::Settle { settlement: Settlement::Release { .. }, .. }, None) => Effect::Removed,
-            (Write::Settle { owner, settlement: Settlement::Complete(outcome, expires_at), .. }, current) => {
-                // UpdateItem creates the item if there is none.
-                let (_, request) = drawn_by(*owner);
-                let made = Record {
-                    owner: *owner,
-                    generation: Generation::new(0),
-                    attempt: 1,
-                    fingerprint: fingerprint(request),
-                    lock_acquired_at: Timestamp::default(),
-                    expires_at: Some(*expires_at),
-                    interrupted: false,
-                    request_id: None,
-                    state: RecordState::Released,
-                };
-                let record = current.cloned().unwrap_or(made);
-                Effect::Put(Record {
-                    state: RecordState::Completed(outcome.clone()),
-                    expires_at: Some(*expires_at),
-                    ..record
-                })
+            Put::Mine { new, .. } if new.status() == Status::Released => Effect::Removed,
+            // UpdateItem creates the item if there is none.
+            Put::Mine { new, .. } => {
+                let (state, expires_at) = (new.state.clone(), new.expires_at);
+                Effect::Put(Record { state, expires_at, ..current.unwrap_or(new).clone() })
             }
-            _ => Effect::Refused,
+            Put::Replace { .. } => Effect::Refused,
         }
     }
 }
 
 fn claim(plan: Plan, tries: u8, now: Timestamp) -> (State, Action) {
-    let lock = Lock {
+    let lock = lock(&plan, now);
+    (State::Claiming(plan, tries + 1, now), Action::Put(Put::Create(lock.into())))
+}
+
+fn lock(plan: &Plan, now: Timestamp) -> Lock {
+    Lock {
         owner: plan.owner,
         generation: Generation::new(0),
         attempt: 1,
@@ -160,8 +142,7 @@ fn claim(plan: Plan, tries: u8, now: Timestamp) -> (State, Action) {
         expires_at: Some(now.saturating_add(plan.rules.retention).rounded_up_to_second()),
         interrupted: false,
         request_id: None,
-    };
-    (State::Claiming(plan, tries + 1), Action::Apply(Write::Claim(lock)))
+    }
 }
 
 fn refused(plan: Plan, tries: u8, now: Timestamp, record: Record) -> (State, Action) {
@@ -187,18 +168,20 @@ fn has_expired(record: &Record, now: Timestamp) -> bool {
     record.expires_at.is_some_and(|expires_at| expires_at < now)
 }
 
-fn settle(plan: Plan, intent: Intent, now: Timestamp) -> (State, Action) {
-    let settlement = match intent {
+fn settle(plan: Plan, lock: Lock, intent: Intent, now: Timestamp) -> (State, Action) {
+    let (state, expires_at) = match intent {
         Intent::Complete(outcome) | Intent::Commit(outcome) => {
-            Settlement::Complete(outcome, now.saturating_add(plan.rules.retention).rounded_up_to_second())
+            let expires_at = now.saturating_add(plan.rules.retention).rounded_up_to_second();
+            (RecordState::Completed(outcome), expires_at)
         }
         // Every error of the handler deletes the record: Powertools has no permanent failures.
         Intent::Fail(_) | Intent::Release { .. } | Intent::Interrupt => {
-            Settlement::Release { expires_at: Timestamp::default(), interrupted: false }
+            (RecordState::Released, Timestamp::default())
         }
     };
-    let write = Write::Settle { owner: plan.owner, generation: Generation::new(0), settlement };
-    (State::Running(plan), Action::Apply(write))
+    let new = Record { state, expires_at: Some(expires_at), ..lock.clone().into() };
+    let put = Put::Mine { held: lock.clone(), new };
+    (State::Running(plan, lock), Action::Put(put))
 }
 
 fn over(action: Action) -> (State, Action) {

@@ -2,7 +2,7 @@
 //!
 //! A schedule runs without threads and without real sleeps. One scheduler polls the executors' futures in an
 //! order that the seed decides, and advances the clock when none of them can continue. The store is the
-//! library's own contract ([`Write::apply_to`](lambda_idempotency::store::Write::apply_to)) behind a network that
+//! library's own contract ([`Put::apply_to`](lambda_idempotency::store::Put::apply_to)) behind a network that
 //! loses and delays messages and makes results ambiguous. [`audit`] checks every store transition, every effect
 //! and every answer as it happens.
 

@@ -15,7 +15,7 @@ const RULES: [&str; 7] = [
     "src/protocol",
     "src/protocol.rs",
     "src/record.rs",
-    "src/store/write.rs",
+    "src/store/put.rs",
     "src/testing/fault/error.rs",
     "src/time/timestamp.rs",
     "verification/src",
@@ -115,7 +115,7 @@ mod tests {
         for name in [
             "src/protocol.rs",
             "src/record.rs",
-            "src/store/write.rs",
+            "src/store/put.rs",
             "src/testing/fault/error.rs",
             "src/time/timestamp.rs",
         ] {
@@ -139,12 +139,12 @@ mod tests {
         }
         for comment in ["rules\n// A comment.\n", "/// Docs.\n\n  rules", "rules\n#[cfg(test)]\nmod tests {}"]
         {
-            write("src/store/write.rs", comment);
+            write("src/store/put.rs", comment);
             assert_eq!(stamp(&root).unwrap(), first, "{comment}");
         }
         let mut seen = vec![first];
         for name in [
-            "src/store/write.rs",
+            "src/store/put.rs",
             "src/protocol/settle.rs",
             "verification/src/checker/record.rs",
             "src/protocol/new.rs",

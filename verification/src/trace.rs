@@ -3,8 +3,8 @@
 use std::fmt;
 
 use lambda_idempotency::{
-    store::{Generation, Record, Settlement, State as RecordState, Write},
-    testing::Fault,
+    store::{Generation, Put, Record, State as RecordState, Status},
+    testing::{Call, Fault},
     time::Timestamp,
 };
 
@@ -13,7 +13,7 @@ use crate::{
     configuration::{DAY, Flow, drawn_by, since_beginning},
     faults::Choice,
     model::{Answer, ExploredState, NOBODY, Stage, Verdict},
-    under_test::{Protocol, Sent},
+    under_test::{Protocol, Purpose, Sent},
 };
 
 /// The events, one per line.
@@ -170,7 +170,7 @@ fn next<P: Protocol>(checker: &Checker<'_, P>, after: &ExploredState, delivery: 
         Stage::Answered => " → has a response to process".to_owned(),
         Stage::Pausing => " → pauses".to_owned(),
         Stage::Running => match checker.claim(slot.held) {
-            Some(held) => format!(" → ITS HANDLER RUNS, lease until {}", show_time(held.lease_until)),
+            Some(held) => format!(" → ITS HANDLER RUNS, lease until {}", show_time(held.lock.lease_until)),
             None => " → its handler runs without a claim".to_owned(),
         },
         Stage::Extending => format!(" → sends {}", sent(checker, slot.write)),
@@ -179,53 +179,38 @@ fn next<P: Protocol>(checker: &Checker<'_, P>, after: &ExploredState, delivery: 
 }
 
 fn sent<P: Protocol>(checker: &Checker<'_, P>, write: u32) -> String {
-    let Some(Sent { write, submission }) = checker.sent(write) else { return "nothing".to_owned() };
+    let Some(Sent { put, submission }) = checker.sent(write) else { return "nothing".to_owned() };
     if let Some(submission) = submission {
-        return format!("transaction {submission} with a {}", shown(write));
+        return format!("transaction {submission} with a {}", shown(put));
     }
-    shown(write)
+    shown(put)
 }
 
-fn shown(write: &Write) -> String {
-    let claim = |lock: &lambda_idempotency::store::Lock| {
-        format!(
-            "lease until {}, generation {}",
-            show_time(lock.lease_until),
-            show_generation(lock.generation)
-        )
+fn shown(put: &Put) -> String {
+    let new = put.record();
+    let status = new.status().as_str();
+    let what = match (Purpose::of(put), Call::of(put)) {
+        (Purpose::Claim, Call::Claim) => "T1 claim".to_owned(),
+        (Purpose::Claim, Call::TakeOver) => "T3 takeover".to_owned(),
+        (Purpose::Claim, _) => "T2 reclaim".to_owned(),
+        (Purpose::Settle, _) if new.status() == Status::Failed => "T5 failure".to_owned(),
+        (Purpose::Settle, _) if new.status() == Status::Completed => "T4 completion".to_owned(),
+        (Purpose::Settle, _) if new.interrupted => "T6 release, interrupted".to_owned(),
+        (Purpose::Settle, _) => "T6 release".to_owned(),
+        (Purpose::Extend, _) => "T7 extension".to_owned(),
+        (Purpose::Interrupt, _) => "T9 interruption".to_owned(),
+        (Purpose::Conclude, _) => format!("conclusion as {status}"),
+        (Purpose::Resolve, _) => format!("settlement as {status}"),
     };
-    match write {
-        Write::Claim(lock) => format!("T1 claim ({})", claim(lock)),
-        Write::Reclaim { lock, .. } => format!("T2 reclaim ({})", claim(lock)),
-        Write::TakeOver { seen, lock } => {
-            format!("T3 takeover of {} ({})", name(drawn_by(seen.owner).0), claim(lock))
+    let of = match put {
+        Put::Replace { seen, .. } if Purpose::of(put) != Purpose::Extend => {
+            format!(" over {}'s record", name(drawn_by(seen.owner).0))
         }
-        Write::Settle { settlement, generation, .. } => {
-            let generation = show_generation(*generation);
-            match settlement {
-                Settlement::Complete(..) => format!("T4 completion (generation {generation})"),
-                Settlement::Fail(..) => format!("T5 failure (generation {generation})"),
-                Settlement::Release { interrupted: false, .. } => {
-                    format!("T6 release (generation {generation})")
-                }
-                Settlement::Release { interrupted: true, .. } => {
-                    format!("T6 release, interrupted (generation {generation})")
-                }
-            }
-        }
-        Write::Extend { lease_until, generation, .. } => {
-            let generation = show_generation(*generation);
-            format!("T7 extension until {} (generation {generation})", show_time(*lease_until))
-        }
-        Write::Conclude { record, .. } => {
-            let generation = show_generation(record.generation);
-            format!("conclusion as {} (generation {generation})", record.status().as_str())
-        }
-        Write::Resolve { settlement, generation, .. } => {
-            let generation = show_generation(*generation);
-            format!("settlement as {} (generation {generation})", settlement.status().as_str())
-        }
-    }
+        _ => String::new(),
+    };
+    let lease =
+        new.lease_until().map_or_else(String::new, |lease| format!("lease until {}, ", show_time(lease)));
+    format!("{what}{of} ({lease}generation {})", show_generation(new.generation))
 }
 
 fn show(record: &Record) -> String {

@@ -5,7 +5,7 @@ use std::{fmt::Debug, hash::Hash};
 
 use lambda_idempotency::{
     protocol::{self, Action, Held, Input, Plan, State},
-    store::{Generation, Owner, Record, Settlement, State as RecordState, Write},
+    store::{Generation, Outcome, Owner, Put, Record, State as RecordState, Status},
     time::Timestamp,
 };
 
@@ -34,13 +34,13 @@ pub trait Protocol {
     /// Returns the next state, and the action to take.
     fn step(&self, state: Self::State, input: Input) -> (Self::State, Action);
 
-    /// The store's effect for `write` on `current`.
-    fn apply(&self, write: &Write, current: Option<&Record>) -> Effect;
+    /// The store's effect for `put` on `current`.
+    fn put(&self, put: &Put, current: Option<&Record>) -> Effect;
 
-    /// Returns the store's effect for a transaction of `write` and the handler's own writes, and whether the
+    /// Returns the store's effect for a transaction of `put` and the handler's own writes, and whether the
     /// store applies those writes. It assumes that the conditions on the handler's writes hold.
-    fn commit(&self, write: &Write, current: Option<&Record>) -> (Effect, bool) {
-        let effect = self.apply(write, current);
+    fn commit(&self, put: &Put, current: Option<&Record>) -> (Effect, bool) {
+        let effect = self.put(put, current);
         let is_made = effect != Effect::Refused;
         (effect, is_made)
     }
@@ -61,11 +61,75 @@ pub trait Protocol {
     }
 }
 
-/// A request from an executor to the store: a write, and the submission's number if it's a transaction.
+/// What a put is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// T1 to T3: a claim.
+    Claim,
+    /// T7: an extension of a claim's lease.
+    Extend,
+    /// T4 to T6 and T8: the settlement of a claim.
+    Settle,
+    /// T9: the end of an interrupted claim's lease.
+    Interrupt,
+    /// The outcome of a run without a claim.
+    Conclude,
+    /// An operator's decision.
+    Resolve,
+}
+
+impl Purpose {
+    /// The purpose of `put`.
+    pub fn of(put: &Put) -> Self {
+        match (put, put.record().status()) {
+            (Put::Replace { seen, new }, Status::Started) if new.is_claim_of(seen) => Self::Extend,
+            (Put::Create(_) | Put::Replace { .. }, Status::Started) => Self::Claim,
+            (Put::Mine { .. }, Status::Started) => Self::Interrupt,
+            (Put::Mine { .. }, _) => Self::Settle,
+            (Put::Replace { seen, new }, _) if is_same_run(seen, new) => Self::Resolve,
+            _ => Self::Conclude,
+        }
+    }
+}
+
+/// Whether both records tell of the same run: the attempt, the fingerprint, the lock time and the request id are the same.
+/// Settlements, extensions and operators keep these.
+pub fn is_same_run(seen: &Record, new: &Record) -> bool {
+    let run = |record: &Record| (record.attempt, record.fingerprint, record.lock_acquired_at);
+    run(seen) == run(new) && seen.request_id == new.request_id
+}
+
+/// Whether the condition of `put` holds on `current`. The contract in other words, to compare a store with.
+pub fn fits(put: &Put, current: Option<&Record>) -> bool {
+    match (put, current) {
+        (Put::Create(_), None) => true,
+        (Put::Replace { seen, .. }, Some(current)) => version(seen) == version(current),
+        (Put::Mine { held, .. }, Some(current)) => {
+            let (status, owner, generation, ..) = version(current);
+            (status, owner, generation) == (Status::Started, held.owner, held.generation)
+        }
+        _ => false,
+    }
+}
+
+/// What a replacement compares: the status, the owner, the generation, the lease and the expiry.
+pub fn version(record: &Record) -> (Status, Owner, Generation, Option<Timestamp>, Option<Timestamp>) {
+    (record.status(), record.owner, record.generation, record.lease_until(), record.expires_at)
+}
+
+/// The outcome in a record.
+pub fn outcome(record: &Record) -> Option<&Outcome> {
+    match &record.state {
+        RecordState::Completed(outcome) | RecordState::Failed(outcome) => Some(outcome),
+        RecordState::Started { .. } | RecordState::Released => None,
+    }
+}
+
+/// A request from an executor to the store: a put, and the submission's number if it's a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Sent {
-    /// The write.
-    pub write: Write,
+    /// The put.
+    pub put: Put,
     /// The submission's number, if the request is a transaction with the handler's own writes.
     pub submission: Option<u32>,
 }
@@ -75,34 +139,25 @@ pub struct Sent {
 pub type Token = (Owner, Generation, u32);
 
 impl Sent {
-    /// Whether `record` holds what this write stores: an outcome, or a conclusion's whole record. False for a write
-    /// that stores neither.
+    /// Whether `record` holds what this put stores: the settlement's outcome, or a conclusion's whole record. False for
+    /// a put that stores neither.
     pub fn is_in(&self, record: &Record) -> bool {
-        match (&self.write, &record.state) {
-            (
-                Write::Settle { settlement: Settlement::Complete(outcome, _), .. },
-                RecordState::Completed(stored),
-            )
-            | (Write::Settle { settlement: Settlement::Fail(outcome, _), .. }, RecordState::Failed(stored)) => {
-                outcome == stored
-            }
-            (Write::Conclude { record: concluded, .. }, _) => concluded == record,
-            _ => false,
+        let new = self.put.record();
+        match Purpose::of(&self.put) {
+            Purpose::Settle => outcome(new).is_some() && new.state == record.state,
+            Purpose::Conclude => new == record,
+            Purpose::Claim | Purpose::Extend | Purpose::Interrupt | Purpose::Resolve => false,
         }
     }
 
     /// The token of a transaction.
     pub fn token(&self) -> Option<Token> {
-        let (owner, generation) = match &self.write {
-            Write::Settle { owner, generation, .. } => (*owner, *generation),
-            Write::Conclude { record, .. } => (record.owner, record.generation),
-            _ => return None,
-        };
-        Some((owner, generation, self.submission?))
+        let new = self.put.record();
+        Some((new.owner, new.generation, self.submission?))
     }
 }
 
-/// The effect of a write on a record.
+/// The effect of a put on a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The store holds this record afterwards.
@@ -119,7 +174,7 @@ impl From<Option<Record>> for Effect {
     }
 }
 
-/// The protocol that ships: [`protocol::step`] and [`Write::apply_to`], unchanged.
+/// The protocol that ships: [`protocol::step`] and [`Put::apply_to`], unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Shipping;
 
@@ -139,7 +194,7 @@ impl Protocol for Shipping {
         state.held().cloned()
     }
 
-    fn apply(&self, write: &Write, current: Option<&Record>) -> Effect {
-        write.apply_to(current).into()
+    fn put(&self, put: &Put, current: Option<&Record>) -> Effect {
+        put.apply_to(current).into()
     }
 }

@@ -217,8 +217,8 @@ impl Planned<'_> {
             _ => Intent::Complete(Outcome::Omitted),
         };
         // Let the protocol compute the expiry. The owner and the response are placeholders, which don't affect it.
-        let write = protocol::resolve(view.record, Owner::from_bytes([0; 16]), intent, retention, view.now);
-        let expires_at = write.apply_to(Some(view.record)).and_then(|record| record.expires_at);
+        let put = protocol::resolve(view.record, Owner::from_bytes([0; 16]), intent, retention, view.now);
+        let expires_at = put.record().expires_at;
         let mut lines = vec![("status", self.status().as_str().to_owned())];
         match &self.resolution {
             Resolution::Complete(bytes) => lines.push(("response", format!("{} bytes", bytes.len()))),

@@ -15,8 +15,8 @@ use aws_sdk_dynamodb::{
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
     store::{
-        Generation, Lock, Outcome, Owner, Record, Settlement, Store as _, StoredResponse, Write,
-        WriteOutcome, dynamodb::DynamoDbStore,
+        Generation, Lock, Outcome, Owner, Put, PutOutcome, Record, State, Store, StoredResponse,
+        dynamodb::DynamoDbStore,
     },
     time::{Clock as _, Timestamp, system_clock},
 };
@@ -234,16 +234,15 @@ impl Bench {
         let scope = self.function().scope("run").unwrap();
         let scope = lambda_idempotency::Scope::new(scope.function(), operation).unwrap();
         let key = StoredKey::new(&scope, &Key::new(KEY).unwrap());
-        assert_eq!(self.store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), WriteOutcome::Applied);
-        (key, lock.into())
+        let record = lock.into();
+        create(&self.store, &key, &record).await;
+        (key, record)
     }
 
     /// Claims `operation` and settles the claim.
     pub(crate) async fn settled(&self, operation: &str, settlement: Settlement) -> (StoredKey, Record) {
         let (key, record) = self.claim(operation, 60).await;
-        let write = Write::Settle { owner: record.owner, generation: record.generation, settlement };
-        assert_eq!(self.store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
-        let settled = write.apply_to(Some(&record)).unwrap();
+        let settled = settle(&self.store, &key, record, settlement).await;
         (key, settled)
     }
 
@@ -261,14 +260,37 @@ impl Bench {
     }
 }
 
+/// A settled claim's state, and when its record expires.
+pub(crate) type Settlement = (State, Timestamp);
+
+/// Stores `record`, which must be its key's first.
+pub(crate) async fn create(store: &impl Store, key: &StoredKey, record: &Record) {
+    assert_eq!(store.put(key, &Put::Create(record.clone())).await.unwrap(), PutOutcome::Applied);
+}
+
+/// Settles the claim in `record`, and returns the record afterwards.
+pub(crate) async fn settle(
+    store: &impl Store,
+    key: &StoredKey,
+    record: Record,
+    (state, expires_at): Settlement,
+) -> Record {
+    let held = record.lock_until(record.lease_until().unwrap());
+    let new = Record { state, expires_at: Some(expires_at), ..record };
+    let put = Put::Mine { held, new: new.clone() };
+    assert_eq!(store.put(key, &put).await.unwrap(), PutOutcome::Applied);
+    new
+}
+
 /// An outcome with [`RESPONSE`] that expires in this many seconds.
 pub(crate) fn completed(secs: u64) -> Settlement {
-    Settlement::Complete(Outcome::Retained(StoredResponse::new(RESPONSE.into())), in_secs(secs))
+    let response = StoredResponse::new(RESPONSE.into());
+    (State::Completed(Outcome::Retained(response)), in_secs(secs))
 }
 
 /// A release. Its record expires after a day.
 pub(crate) fn released() -> Settlement {
-    Settlement::Release { expires_at: in_secs(86_400), interrupted: false }
+    (State::Released, in_secs(86_400))
 }
 
 fn in_secs(secs: u64) -> Timestamp {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     StoredKey,
-    store::{Lock, Outcome, Settlement, StoredResponse, dynamodb::DynamoDbStore},
+    store::{Lock, Outcome, State, StoredResponse, dynamodb::DynamoDbStore},
     time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
@@ -68,8 +68,8 @@ async fn each_state_shows_its_next_steps() {
     let (done, _) = bench.settled("run:done", completed(3600)).await;
     let (over, _) = bench.settled("run:over", completed(0)).await;
     let expires_at = record.expires_at.unwrap();
-    let (omitted, _) = bench.settled("run:omitted", Settlement::Complete(Outcome::Omitted, expires_at)).await;
-    let (failed, _) = bench.settled("run:failed", Settlement::Fail(Outcome::Omitted, expires_at)).await;
+    let (omitted, _) = bench.settled("run:omitted", (State::Completed(Outcome::Omitted), expires_at)).await;
+    let (failed, _) = bench.settled("run:failed", (State::Failed(Outcome::Omitted), expires_at)).await;
     let (free, _) = bench.settled("run:free", released()).await;
     let cases: [(&StoredKey, &[&str], [&str; 2]); 7] = [
         (
@@ -144,7 +144,7 @@ async fn response_is_shown_on_request() {
 
     let response = StoredResponse::new("\u{1b}[2Jdone\n".into());
     let (key, _) =
-        bench.settled("run:escape", Settlement::Complete(Outcome::Retained(response), later())).await;
+        bench.settled("run:escape", (State::Completed(Outcome::Retained(response)), later())).await;
     let shown = bench.run(&["inspect", key.as_str(), "--reveal"]).await;
     has(&shown.out, &["\\u{1b}[2Jdone\n"]);
 }

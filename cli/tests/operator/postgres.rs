@@ -2,7 +2,7 @@
 
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
-    store::{Generation, Lock, Owner, Status, Store as _, Write, WriteOutcome, postgres::PostgresStore},
+    store::{Generation, Lock, Owner, Put, PutOutcome, Status, Store as _, postgres::PostgresStore},
     time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
@@ -71,7 +71,7 @@ async fn operator_commands_work_on_postgres() {
         request_id: None,
     };
     let key = StoredKey::new(&Scope::new("payments", "run:charge").unwrap(), &Key::new(KEY).unwrap());
-    assert_eq!(store.apply(&key, &Write::Claim(lock)).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key, &Put::Create(lock.into())).await.unwrap(), PutOutcome::Applied);
 
     let listed = run(&["list", "--unresolved", "--json"]).await.json();
     assert_eq!((&listed["records"][0]["id"], &listed["has_more"]), (&json!(key.as_str()), &json!(false)));

@@ -2,15 +2,12 @@
 
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
-    store::{
-        Generation, Lock, Owner, Record, Settlement, Status, Store as _, Write, WriteOutcome,
-        redis::RedisStore,
-    },
+    store::{Generation, Lock, Owner, Record, Status, Store as _, redis::RedisStore},
     time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
 
-use super::bench::{Answer, KEY, PATIENCE, RESPONSE, completed, run_in};
+use super::bench::{Answer, KEY, PATIENCE, RESPONSE, Settlement, completed, create, run_in, settle};
 use testkit::redis::RedisServer;
 
 const PASSWORD: &str = "secret-password";
@@ -53,14 +50,14 @@ impl Bench {
         };
         let scope = lambda_idempotency::Scope::new("payments", operation).unwrap();
         let key = StoredKey::new(&scope, &Key::new(KEY).unwrap());
-        assert_eq!(self.store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), WriteOutcome::Applied);
-        (key, lock.into())
+        let record = lock.into();
+        create(&self.store, &key, &record).await;
+        (key, record)
     }
 
     async fn settled(&self, operation: &str, settlement: Settlement) -> StoredKey {
-        let (key, Record { owner, generation, .. }) = self.claim(operation, 60).await;
-        let write = Write::Settle { owner, generation, settlement };
-        assert_eq!(self.store.apply(&key, &write).await.unwrap(), WriteOutcome::Applied);
+        let (key, record) = self.claim(operation, 60).await;
+        settle(&self.store, &key, record, settlement).await;
         key
     }
 

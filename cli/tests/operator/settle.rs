@@ -6,7 +6,7 @@ use lambda_idempotency::{
     Idempotency, Key, StoredKey,
     lambda::http::replayed,
     settings::Execution,
-    store::{Lock, Outcome, Place, Record, Settlement, State, Status, Store as _, Write, WriteOutcome},
+    store::{Lock, Outcome, Place, Put, PutOutcome, Record, State, Status, Store as _},
     time::{Clock as _, system_clock},
 };
 
@@ -35,13 +35,10 @@ async fn extended_claim_can_be_released() {
     let (key, seen) = bench.claim("run:charge", 100).await;
     let shown = bench.run(&["inspect", key.as_str(), "--json"]).await.json();
     let version = shown["record"]["version"].as_str().unwrap().to_owned();
-    let extend = Write::Extend {
-        owner: seen.owner,
-        generation: seen.generation,
-        lease_until: seen.lease_until().unwrap().saturating_add(Duration::from_secs(20)),
-        expires_at: seen.expires_at,
-    };
-    assert_eq!(bench.store.apply(&key, &extend).await.unwrap(), WriteOutcome::Applied);
+    let lease_until = seen.lease_until().unwrap().saturating_add(Duration::from_secs(20));
+    let new = Record { state: State::Started { lease_until }, ..seen.clone() };
+    let extend = Put::Replace { seen, new };
+    assert_eq!(bench.store.put(&key, &extend).await.unwrap(), PutOutcome::Applied);
     let release = ["release", key.as_str(), "--if-revision", &version, "--confirm"];
     assert_eq!(bench.run(&release).await.code, 0);
     assert_eq!(bench.record(&key).await.status(), Status::Released);
@@ -101,8 +98,8 @@ async fn release_warns_according_to_the_state() {
     assert_eq!(bench.record(&done).await, record);
     let past = system_clock().now().saturating_sub(Duration::from_secs(60)).rounded_up_to_second();
     for (operation, settlement) in [
-        ("run:old", Settlement::Complete(Outcome::Omitted, past)),
-        ("run:old-failure", Settlement::Fail(Outcome::Omitted, past)),
+        ("run:old", (State::Completed(Outcome::Omitted), past)),
+        ("run:old-failure", (State::Failed(Outcome::Omitted), past)),
     ] {
         let (over, _) = bench.settled(operation, settlement).await;
         let dry = bench.run(&["release", over.as_str()]).await;

@@ -2,7 +2,7 @@
 
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
-    store::{Generation, Lock, Owner, Store as _, Write, WriteOutcome, postgres::PostgresStore},
+    store::{Generation, Lock, Owner, Put, PutOutcome, Store as _, postgres::PostgresStore},
     time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
@@ -24,7 +24,7 @@ async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) ->
         request_id: None,
     };
     let key = StoredKey::new(&Scope::new("payments", "run:charge").unwrap(), &Key::new(name).unwrap());
-    assert_eq!(store.apply(&key, &Write::Claim(lock)).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.put(&key, &Put::Create(lock.into())).await.unwrap(), PutOutcome::Applied);
     key
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
     metrics::Metric,
-    store::{BoxFuture, Record, Store, StoreError, Write, WriteOutcome, memory::MemoryStore},
+    store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, memory::MemoryStore},
 };
 use metrics::{Counter, Gauge, Histogram, KeyName, Metadata, Recorder, SharedString, Unit};
 use testkit::http_server::{Received, Reply, Server};
@@ -30,15 +30,11 @@ struct Faulty {
 }
 
 impl Store for Faulty {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        match (self.defect, write) {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        match (self.defect, put) {
             (Defect::Panics, _) => panic!("a fault in the layer"),
-            (Defect::NeverSettles, Write::Settle { .. }) => Box::pin(std::future::pending()),
-            (Defect::NeverSettles, _) => self.store.apply(key, write),
+            (Defect::NeverSettles, Put::Mine { .. }) => Box::pin(std::future::pending()),
+            (Defect::NeverSettles, _) => self.store.put(key, put),
         }
     }
 

@@ -11,7 +11,7 @@ use super::support::{Script::Meets, ScriptedStore, after, silent_if};
 use crate::{
     StoredKey,
     future::BoxFuture,
-    store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome},
+    store::{CommitOutcome, OwnWrites, Put, PutOutcome, StoreError, StoreErrorKind, Transactions},
     testing::Fault,
 };
 
@@ -55,7 +55,7 @@ pub(super) struct Short {
 #[derive(Clone, Debug, PartialEq)]
 struct Order {
     key: StoredKey,
-    write: Write,
+    put: Put,
     deposits: Deposits,
     token: String,
 }
@@ -110,11 +110,11 @@ impl ScriptedStore {
     fn apply_order(&self, order: &Order) -> CommitOutcome {
         let mut books = self.bank.books();
         if !books.ignores_tokens && books.applied.contains(&order.token) {
-            return CommitOutcome::Answered(WriteOutcome::Applied);
+            return CommitOutcome::Answered(PutOutcome::Applied);
         }
         let there = self.inner.get(&order.key);
-        let Some(record) = order.write.apply_to(there.as_ref()) else {
-            return CommitOutcome::Answered(WriteOutcome::Refused(there));
+        let Some(record) = order.put.apply_to(there.as_ref()) else {
+            return CommitOutcome::Answered(PutOutcome::Refused(there));
         };
         let committed = books.deposit(&order.deposits, &order.token);
         if let CommitOutcome::Answered(_) = committed {
@@ -127,7 +127,7 @@ impl ScriptedStore {
 impl Books {
     fn deposit(&mut self, deposits: &Deposits, token: &str) -> CommitOutcome {
         if !self.ignores_tokens && self.applied.iter().any(|applied| applied == token) {
-            return CommitOutcome::Answered(WriteOutcome::Applied);
+            return CommitOutcome::Answered(PutOutcome::Applied);
         }
         for deposit in &deposits.0 {
             let has = self.balances.get(deposit.account).copied().unwrap_or_default();
@@ -139,7 +139,7 @@ impl Books {
             *self.balances.entry(deposit.account).or_default() += deposit.cents;
         }
         self.applied.push(token.to_owned());
-        CommitOutcome::Answered(WriteOutcome::Applied)
+        CommitOutcome::Answered(PutOutcome::Applied)
     }
 }
 
@@ -159,13 +159,13 @@ impl Transactions for ScriptedStore {
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
+        put: &'a Put,
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         let writes: &dyn Any = writes;
         let deposits = writes.downcast_ref::<Deposits>().unwrap().clone();
-        let order = Order { key: key.clone(), write: write.clone(), deposits, token: token.to_owned() };
+        let order = Order { key: key.clone(), put: put.clone(), deposits, token: token.to_owned() };
         assert!((1..=36).contains(&token.len()), "{token}");
         {
             let mut books = self.bank.books();
@@ -178,7 +178,7 @@ impl Transactions for ScriptedStore {
             silent_if(script, Fault::Silence).await;
             if script == Meets(Fault::Late) {
                 self.bank.books().late = Some(order);
-                return after(Meets(Fault::LoseAnswer), CommitOutcome::Answered(WriteOutcome::Applied));
+                return after(Meets(Fault::LoseAnswer), CommitOutcome::Answered(PutOutcome::Applied));
             }
             let committed = self.apply_order(&order);
             silent_if(script, Fault::SilenceAfter).await;

@@ -8,7 +8,7 @@ use super::{support::ScriptedStore, *};
 use crate::{
     Begun, Builder, Error, Idempotency, Replay, Resolution, Settled, StoredKey,
     future::BoxFuture,
-    store::{Store, StoreError, Write, WriteOutcome},
+    store::{Put, PutOutcome, Store, StoreError},
 };
 
 /// The smallest cache that the settings allow. An outcome may fill an eighth of it: 8 KiB.
@@ -312,16 +312,15 @@ impl std::fmt::Debug for Meddling {
 }
 
 impl Store for Meddling {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         Box::pin(async move {
-            while matches!(write, Write::Resolve { .. }) && *self.delays.lock().unwrap() {
+            while crate::testing::Call::of(put).is_settlement()
+                && matches!(put, Put::Replace { .. })
+                && *self.delays.lock().unwrap()
+            {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            let written = self.inner.apply(key, write).await;
+            let written = self.inner.put(key, put).await;
             if *self.hangs.lock().unwrap() {
                 pending::<()>().await;
             }
@@ -471,7 +470,7 @@ async fn damaged_responses_are_not_cached() {
     if let State::Completed(Outcome::Retained(response)) = &mut record.state {
         response.sha256 = [0; 32];
     }
-    bench.store.put("k", record);
+    bench.store.set("k", record);
     for _ in 0..2 {
         assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Corrupt);
         assert_eq!(bench.store.take_calls(), ["claim"]);

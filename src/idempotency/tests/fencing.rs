@@ -37,7 +37,7 @@ async fn fenced_error_never_says_nothing_ran() {
                 let response =
                     StoredResponse { place: Place::Chunks(1), ..StoredResponse::new("elsewhere".into()) };
                 record.state = State::Completed(Outcome::Retained(response));
-                taken_over.store.put("k", record);
+                taken_over.store.set("k", record);
                 taken_over.store.script([Script::Pass, script]);
                 Ok("too late".to_owned())
             })
@@ -61,7 +61,7 @@ async fn unreadable_outcome_error_never_says_nothing_ran() {
             record.owner = Owner::from_bytes([9; 16]);
             // The successor recorded a number, but this operation returns a string.
             record.state = State::Completed(Outcome::Retained(StoredResponse::new("17".into())));
-            successor.store.put("k", record);
+            successor.store.set("k", record);
             Ok("too late".to_owned())
         })
         .await;

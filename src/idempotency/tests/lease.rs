@@ -130,11 +130,11 @@ async fn lost_claim_cuts_the_handler_off() {
         |bench| bench.store.remove_all(),
         |bench| {
             let record = Record { owner: Owner::from_bytes([9; 16]), ..bench.record("k") };
-            bench.store.put("k", record);
+            bench.store.set("k", record);
         },
         |bench| {
             let record = Record { state: State::Released, ..bench.record("k") };
-            bench.store.put("k", record);
+            bench.store.set("k", record);
         },
     ];
     for take_over in ways {
@@ -166,7 +166,7 @@ async fn replaced_at_most_once_claim_is_retryable() {
         sleep(12).await;
         if let Some(state) = state {
             let owner = Owner::from_bytes([9; 16]);
-            other.store.put("k", Record { owner, state, ..other.record("k") });
+            other.store.set("k", Record { owner, state, ..other.record("k") });
         } else {
             other.store.remove_all();
         }

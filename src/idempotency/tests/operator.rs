@@ -10,7 +10,7 @@ use crate::{
     Error, Idempotency, Resolution, StoredKey,
     future::BoxFuture,
     record::Generation,
-    store::{Store, StoreError, Write, WriteOutcome, memory::MemoryStore},
+    store::{Put, PutOutcome, Store, StoreError, memory::MemoryStore},
 };
 
 impl Bench {
@@ -212,14 +212,10 @@ struct Overtaken {
 }
 
 impl Store for Overtaken {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         Box::pin(async move {
             if self.is_applied {
-                assert_eq!(self.records.apply(key, write).await?, WriteOutcome::Applied);
+                assert_eq!(self.records.put(key, put).await?, PutOutcome::Applied);
             }
             let mut record = self.records.read(key).await?.unwrap();
             (self.change)(&mut record);

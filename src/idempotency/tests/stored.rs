@@ -151,7 +151,7 @@ async fn unreadable_ciphertexts_are_refused() {
 
     // A ciphertext can't be decrypted after someone copied it to another record.
     let record = bench.record("k");
-    bench.store.put("l", record);
+    bench.store.set("l", record);
     let operation = bench.operation();
     let other = operation.run(Key::new("l").unwrap(), &1, || async { Ok::<_, TestError>(String::new()) });
     assert_eq!(kind(other.await), ErrorKind::Corrupt);

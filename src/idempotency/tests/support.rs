@@ -23,10 +23,10 @@ use crate::{
     future::BoxFuture,
     run::context::{OperationContext, within},
     store::{
-        Owner, Record, ResponseChunks, Store, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
+        Owner, Put, PutOutcome, Record, ResponseChunks, Store, StoreError, StoreErrorKind, Transactions,
         memory::MemoryStore,
     },
-    testing::Fault,
+    testing::{Call, Fault},
     time::{Clock, Timestamp},
 };
 
@@ -106,7 +106,7 @@ impl ScriptedStore {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
 
-    pub(super) fn put(&self, key: &str, record: Record) {
+    pub(super) fn set(&self, key: &str, record: Record) {
         self.inner.set(&self.stored(key), Some(record));
     }
 
@@ -151,24 +151,22 @@ pub(super) fn after<T>(script: Script, answer: T) -> Result<T, StoreError> {
 }
 
 impl Store for ScriptedStore {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        let call = match write {
-            Write::Claim(_) => "claim",
-            Write::Reclaim { .. } => "reclaim",
-            Write::TakeOver { .. } => "take over",
-            Write::Settle { .. } => "settle",
-            Write::Extend { .. } => "extend",
-            Write::Conclude { .. } => "conclude",
-            Write::Resolve { .. } => "resolve",
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        let call = match Call::of(put) {
+            Call::Claim => "claim",
+            Call::Reclaim => "reclaim",
+            Call::TakeOver => "take over",
+            Call::Extend => "extend",
+            Call::Conclude => "conclude",
+            Call::Complete | Call::Fail | Call::Release => match put {
+                Put::Mine { .. } => "settle",
+                _ => "resolve",
+            },
         };
         Box::pin(async move {
             let script = self.next(call)?;
             silent_if(script, Fault::Silence).await;
-            let written = self.inner.apply(key, write).await?;
+            let written = self.inner.put(key, put).await?;
             silent_if(script, Fault::SilenceAfter).await;
             after(script, written)
         })
@@ -197,12 +195,8 @@ impl Store for ScriptedStore {
 pub(super) struct Plain(MemoryStore);
 
 impl Store for Plain {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        self.0.apply(key, write)
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        self.0.put(key, put)
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {

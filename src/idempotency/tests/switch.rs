@@ -460,11 +460,11 @@ async fn shadow_treats_panicking_store_as_failed() {
     #[derive(Debug)]
     struct Panics;
     impl crate::store::Store for Panics {
-        fn apply<'a>(
+        fn put<'a>(
             &'a self,
             _: &'a crate::StoredKey,
-            _: &'a crate::store::Write,
-        ) -> crate::future::BoxFuture<'a, Result<crate::store::WriteOutcome, crate::store::StoreError>>
+            _: &'a crate::store::Put,
+        ) -> crate::future::BoxFuture<'a, Result<crate::store::PutOutcome, crate::store::StoreError>>
         {
             Box::pin(async { panic!("the store's own panic") })
         }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Begun, Claim, Error, Idempotency, Settled, Staging,
     run::{
-        optimistic::Way,
+        driver::Way,
         protect::{Target, protect},
         response::Verdict,
     },
@@ -192,7 +192,7 @@ async fn late_transaction_after_takeover_is_rejected() {
     let committed = bench.store.apply_late();
     assert!(matches!(
         committed,
-        crate::store::CommitOutcome::Answered(crate::store::WriteOutcome::Refused(Some(_)))
+        crate::store::CommitOutcome::Answered(crate::store::PutOutcome::Refused(Some(_)))
     ));
     assert_eq!(bench.till(), 1);
 }

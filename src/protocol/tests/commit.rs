@@ -3,9 +3,9 @@
 use super::*;
 
 /// Returns the write and submission of an `Action::Commit`. Panics on any other action.
-fn sent(action: Action) -> (Write, u32) {
+fn sent(action: Action) -> (Put, u32) {
     match action {
-        Action::Commit { write, submission } => (write, submission),
+        Action::Commit { put, submission } => (put, submission),
         action => panic!("no transaction: {action:?}"),
     }
 }
@@ -15,7 +15,7 @@ fn commit() -> Intent {
 }
 
 /// Returns a machine that has sent its transaction, and its write.
-fn committing() -> (Run, Held, Write) {
+fn committing() -> (Run, Held, Put) {
     let (mut run, held) = Run::holding();
     let (write, submission) = sent(run.feed(Event::Settle(commit())));
     assert_eq!(submission, 0);
@@ -23,8 +23,8 @@ fn committing() -> (Run, Held, Write) {
 }
 
 /// Returns the record as the claim left it, and as the claim's transaction changes it.
-fn before_and_after(run: &mut Run, held: &Held, write: &Write) -> (Record, Record) {
-    let before = mine(run, held, RecordState::Started { lease_until: held.lease_until });
+fn before_and_after(run: &mut Run, held: &Held, write: &Put) -> (Record, Record) {
+    let before = mine(run, held, RecordState::Started { lease_until: held.lock.lease_until });
     let after = write.apply_to(Some(&before)).unwrap();
     (before, after)
 }
@@ -35,9 +35,9 @@ const CONFLICT: fn() -> Event = || fault(StoreErrorKind::Conflict, false);
 fn transaction_completes_the_claims_record() {
     let (mut run, held, write) = committing();
     let expires_at = NOW.saturating_add(RETENTION).rounded_up_to_second();
-    let settlement = Settlement::Complete(outcome(), expires_at);
-    assert_eq!(write, Write::Settle { owner: ME, generation: held.generation, settlement });
-    assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
+    let expected = (RecordState::Completed(outcome()), Some(expires_at), false);
+    assert_eq!(changed(settlement(&held, Action::Put(write))), expected);
+    assert_eq!(run.feed(Event::Answered(PutOutcome::Applied)), Action::Settled(End::Recorded));
 }
 
 #[test]
@@ -75,14 +75,14 @@ fn refused_commit_reclaims_a_free_key() {
     {
         let (mut run, first, _) = committing();
         run.now = NOW.saturating_add(Duration::from_secs(20));
-        let Action::Apply(claim) = run.feed(refused(left.clone())) else { panic!("not claimed: {left:?}") };
-        let generation = claim.lock().unwrap().generation;
-        assert!(generation > first.generation);
-        let (write, submission) = sent(run.feed(Event::Answered(WriteOutcome::Applied)));
-        assert_eq!((write.settled_as(), submission), (Some((ME, generation)), 0));
+        let Action::Put(claim) = run.feed(refused(left.clone())) else { panic!("not claimed: {left:?}") };
+        let generation = claim.record().generation;
+        assert!(generation > first.lock.generation);
+        let (write, submission) = sent(run.feed(Event::Answered(PutOutcome::Applied)));
+        assert_eq!((write.record().owner, write.record().generation, submission), (ME, generation, 0));
         assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
         assert_eq!(sent(run.feed(Event::Resumed)), (write, 1));
-        assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
+        assert_eq!(run.feed(Event::Answered(PutOutcome::Applied)), Action::Settled(End::Recorded));
     }
 }
 
@@ -106,10 +106,10 @@ fn declined_transaction_keeps_the_claim() {
         let (mut run, held, _) = committing();
         assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
         assert_eq!(run.state.held(), Some(&held));
-        let Action::Apply(write) = run.feed(Event::Settle(intent)) else { panic!("nothing sent") };
+        let Action::Put(write) = run.feed(Event::Settle(intent)) else { panic!("nothing sent") };
         let (before, _) = before_and_after(&mut run, &held, &write);
         assert_eq!(write.apply_to(Some(&before)).unwrap().state, state);
-        assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
+        assert_eq!(run.feed(Event::Answered(PutOutcome::Applied)), Action::Settled(End::Recorded));
     }
 }
 
@@ -180,11 +180,11 @@ fn committed_record_outlives_its_lease() {
         plan.rules.retention = retention;
         let mut run = Run { state: State::new(plan), now: NOW };
         run.feed(Event::Begin);
-        run.feed(Event::Answered(WriteOutcome::Applied));
+        run.feed(Event::Answered(PutOutcome::Applied));
         let (write, _) = sent(run.feed(Event::Settle(commit())));
         let expires_at = NOW.saturating_add(counts_for).rounded_up_to_second();
-        let Write::Settle { settlement, .. } = write else { panic!("{write:?}") };
-        assert_eq!(settlement, Settlement::Complete(outcome(), expires_at));
+        let new = write.into_record();
+        assert_eq!((new.state, new.expires_at), (RecordState::Completed(outcome()), Some(expires_at)));
     }
 }
 
@@ -193,7 +193,7 @@ fn no_extension_while_transaction_is_in_doubt() {
     let (mut run, held, _) = committing();
     run.feed(LOST());
     assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
-    let until = held.lease_until.saturating_add(LEASE);
+    let until = held.lock.lease_until.saturating_add(LEASE);
     assert_eq!(run.feed(Event::Extend(until)), Action::NotExtended);
     assert_eq!(run.state.held(), Some(&held));
 }
@@ -204,7 +204,7 @@ fn ambiguous_transaction_is_resent_then_looked_up() {
     let (before, after) = before_and_after(&mut run, &held, &first);
     run.now = run.now.saturating_add(Duration::from_secs(3));
     assert_eq!(sent(run.feed(LOST())), (first.clone(), 0));
-    assert_eq!(run.clone().feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
+    assert_eq!(run.clone().feed(Event::Answered(PutOutcome::Applied)), Action::Settled(End::Recorded));
     assert_eq!(run.clone().feed(refused(Some(after.clone()))), Action::Settled(End::Recorded));
     assert_eq!(run.feed(LOST()), Action::Read);
     assert_eq!(run.clone().feed(Event::Found(Some(after.clone()))), Action::Settled(End::Recorded));
@@ -215,7 +215,7 @@ fn ambiguous_transaction_is_resent_then_looked_up() {
         assert_eq!(run.feed(LOST()), Action::Read);
     }
     assert_eq!(run.clone().feed(Event::Found(Some(after))), Action::Settled(End::Recorded));
-    let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
+    let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lock.lease_until))));
     assert_eq!(run.feed(Event::Found(Some(before))), unresolved);
 }
 
@@ -238,10 +238,10 @@ fn record_decides_an_ambiguous_transaction() {
     }
     let (mut run, ..) = in_doubt();
     let action = run.feed(Event::Found(Some(record(RecordState::Released, 1000))));
-    assert!(matches!(action, Action::Apply(Write::Reclaim { .. })), "{action:?}");
+    assert!(matches!(action, Action::Put(Put::Replace { .. })), "{action:?}");
     // The missing record may have had the outcome: if the transaction were sent again, it might be applied twice.
     let (mut run, held, _) = in_doubt();
-    let unresolved = End::Unresolved(Some(claimable_at(held.lease_until)));
+    let unresolved = End::Unresolved(Some(claimable_at(held.lock.lease_until)));
     assert_eq!(run.feed(Event::Found(None)), Action::Settled(unresolved));
     // The record has another outcome of this claim, from an earlier transaction. That outcome counts, and isn't
     // treated as this transaction's.
@@ -252,7 +252,7 @@ fn record_decides_an_ambiguous_transaction() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Corrupt, StoreErrorKind::Rejected] {
         for maybe_applied in [false, true] {
             let (mut run, held, _) = in_doubt();
-            let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
+            let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lock.lease_until))));
             let pauses = if kind == StoreErrorKind::Corrupt { 0 } else { RETRIES };
             assert_eq!(run.retry_until_end(&fault(kind, maybe_applied)), (unresolved, pauses), "{kind:?}");
         }
@@ -265,7 +265,7 @@ fn commit_refused_despite_held_claim_is_unresolved() {
     let (before, _) = before_and_after(&mut run, &held, &write);
     assert_eq!(
         run.feed(refused(Some(before))),
-        Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))))
+        Action::Settled(End::Unresolved(Some(claimable_at(held.lock.lease_until))))
     );
 }
 
@@ -304,7 +304,7 @@ fn submission_number_is_fixed_while_ambiguous() {
         assert!(pauses + 1 >= RETRIES, "{pauses}");
         assert_eq!(last, Action::Read, "the transaction isn't declined, since it may have been applied");
         let end = run.feed(Event::Found(Some(before)));
-        assert_eq!(end, Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until)))));
+        assert_eq!(end, Action::Settled(End::Unresolved(Some(claimable_at(held.lock.lease_until)))));
     }
 }
 
@@ -340,23 +340,19 @@ fn extension_changes_only_lease_and_expiry() {
     let until = NOW.saturating_add(LEASE * 2);
     let day = Duration::from_secs(86_400);
     let expires_at = until.saturating_add(day).rounded_up_to_second();
-    let extend = Write::Extend {
-        owner: ME,
-        generation: held.generation,
-        lease_until: until,
-        expires_at: Some(expires_at),
-    };
-    assert_eq!(run.feed(Event::Extend(until)), Action::Apply(extend));
+    let lock = Lock { lease_until: until, expires_at: Some(expires_at), ..held.lock.clone() };
+    let extend = Put::Replace { seen: held.lock.clone().into(), new: lock.clone().into() };
+    assert_eq!(run.feed(Event::Extend(until)), Action::Put(extend));
     assert_eq!(run.state.held(), Some(&held), "unchanged until the store answers");
-    let extended = Held { lease_until: until, ..held };
-    assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Extended(extended.clone()));
+    let extended = Held { lock, ..held };
+    assert_eq!(run.feed(Event::Answered(PutOutcome::Applied)), Action::Extended(extended.clone()));
     assert_eq!(run.state.held(), Some(&extended));
 }
 
 #[test]
 fn lease_is_never_shortened() {
     let (mut run, held) = Run::holding();
-    for until in [NOW, held.lease_until] {
+    for until in [NOW, held.lock.lease_until] {
         assert_eq!(run.feed(Event::Extend(until)), Action::NotExtended, "nothing is sent");
     }
     assert_eq!(run.state.held(), Some(&held));
@@ -367,15 +363,24 @@ fn extension_answer_decides_the_action() {
     let until = NOW.saturating_add(LEASE * 2);
     let extending = || {
         let (mut run, held) = Run::holding();
-        assert!(matches!(run.feed(Event::Extend(until)), Action::Apply(Write::Extend { .. })));
+        assert!(matches!(run.feed(Event::Extend(until)), Action::Put(Put::Replace { .. })));
         (run, held)
     };
-    // An earlier extension, whose answer was lost, set a later end.
+    // An earlier extension, whose answer was lost, has moved the lease. If it's long enough, nothing more is sent.
+    // Otherwise, the extension is sent again, on the record that was returned.
     let (mut run, held) = extending();
     let further = until.saturating_add(LEASE);
     let own = mine(&mut run, &held, RecordState::Started { lease_until: further });
-    let extended = Held { lease_until: further, ..held.clone() };
+    let extended = Held { lock: own.lock_until(further), ..held.clone() };
     assert_eq!(run.feed(refused(Some(own.clone()))), Action::Extended(extended));
+    let (mut run, held) = extending();
+    let nearer = held.lock.lease_until.saturating_add(Duration::from_secs(1));
+    let moved = mine(&mut run, &held, RecordState::Started { lease_until: nearer });
+    let Action::Put(Put::Replace { seen, new }) = run.feed(refused(Some(moved.clone()))) else {
+        panic!("not sent again")
+    };
+    assert_eq!((seen, new.lease_until()), (moved, Some(until)));
+    assert!(matches!(run.feed(Event::Answered(PutOutcome::Applied)), Action::Extended(_)));
     // Another claim took over, an operator settled the record, or the record is gone.
     let later = Record { generation: own.generation.next(NOW), ..own.clone() };
     let theirs = Record { owner: OTHER, ..own.clone() };
@@ -397,7 +402,7 @@ fn extension_answer_decides_the_action() {
         assert_eq!(run.feed(event), action);
         assert_eq!(run.state.held(), Some(&held), "the claim is unchanged");
         let again = run.feed(Event::Extend(until.saturating_add(LEASE)));
-        assert!(matches!(again, Action::Apply(Write::Extend { .. })), "{again:?}");
+        assert!(matches!(again, Action::Put(Put::Replace { .. })), "{again:?}");
     }
 }
 
@@ -408,10 +413,10 @@ fn settling_does_not_wait_for_an_extension() {
         run.feed(Event::Extend(NOW.saturating_add(LEASE * 2)));
         match run.feed(Event::Settle(intent)) {
             Action::Commit { submission: 0, .. } => assert!(is_transaction),
-            Action::Apply(Write::Settle { .. }) => assert!(!is_transaction),
+            Action::Put(Put::Mine { .. }) => assert!(!is_transaction),
             action => panic!("{action:?}"),
         }
-        assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
+        assert_eq!(run.feed(Event::Answered(PutOutcome::Applied)), Action::Settled(End::Recorded));
     }
 }
 
@@ -419,7 +424,7 @@ fn settling_does_not_wait_for_an_extension() {
 fn extensions_do_not_reset_the_submission_number() {
     let (mut run, ..) = committing();
     run.feed(Event::Declined);
-    for answer in [Event::Answered(WriteOutcome::Applied), LOST()] {
+    for answer in [Event::Answered(PutOutcome::Applied), LOST()] {
         run.now = run.now.saturating_add(LEASE);
         run.feed(Event::Extend(run.now.saturating_add(LEASE * 2)));
         run.feed(answer);

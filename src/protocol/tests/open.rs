@@ -15,13 +15,16 @@ fn looked(execution: Execution, found: Option<Record>) -> (Run, Action) {
 }
 
 /// Returns the version that a conclusion depends on, its record, and the number of its transaction, if it has one.
-fn put(action: Action) -> (Option<Revision>, Record, Option<u32>) {
-    match action {
-        Action::Commit { write: Write::Conclude { seen, record }, submission } => {
-            (seen, record, Some(submission))
-        }
-        Action::Apply(Write::Conclude { seen, record }) => (seen, record, None),
+fn put(action: Action) -> (Option<Record>, Record, Option<u32>) {
+    let (put, submission) = match action {
+        Action::Commit { put, submission } => (put, Some(submission)),
+        Action::Put(put) => (put, None),
         action => panic!("no conclusion: {action:?}"),
+    };
+    match put {
+        Put::Create(record) => (None, record, submission),
+        Put::Replace { seen, new } => (Some(seen), new, submission),
+        put @ Put::Mine { .. } => panic!("no conclusion: {put:?}"),
     }
 }
 
@@ -100,7 +103,7 @@ fn first_conclusion_sets_every_field() {
         state: RecordState::Completed(outcome()),
     };
     assert_eq!(record, expected);
-    assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
+    assert_eq!(run.feed(Event::Answered(PutOutcome::Applied)), Action::Settled(End::Recorded));
 }
 
 #[test]
@@ -116,7 +119,7 @@ fn conclusion_replaces_only_the_seen_version() {
         let (mut run, action) = looked(Execution::AtLeastOnce, Some(seen.clone()));
         assert_eq!(action, Action::Open);
         let (on, record, submission) = put(run.feed(Event::Settle(commit())));
-        assert_eq!((on, submission), (Some(Revision::of(&seen)), Some(0)));
+        assert_eq!((on, submission), (Some(seen.clone()), Some(0)));
         assert_eq!((record.attempt, record.generation), (attempt, seen.generation.next(NOW)), "{seen:?}");
     }
 }
@@ -170,7 +173,7 @@ fn refused_conclusion_retries_under_new_numbers() {
     for nth in 1..=3 {
         let there = Record { generation: Generation::new(NOW.as_millis() + u64::from(nth)), ..DEAD() };
         let (seen, record, submission) = put(run.feed(refused(Some(there.clone()))));
-        assert_eq!((seen, submission), (Some(Revision::of(&there)), Some(nth)));
+        assert_eq!((seen, submission), (Some(there.clone()), Some(nth)));
         assert_ne!(record, first);
     }
     let end = End::NotCommitted(Refusal::InProgress(None));
@@ -227,7 +230,7 @@ fn conclusion_after_a_decline_has_new_number() {
     for nth in 2..4 {
         assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
         let (seen, _, submission) = put(run.feed(Event::Settle(commit())));
-        assert_eq!((seen, submission), (Some(Revision::of(&DEAD())), Some(nth)));
+        assert_eq!((seen, submission), (Some(DEAD()), Some(nth)));
     }
     let down = fault(StoreErrorKind::Unavailable, false);
     let declined = Action::Declined(Decline::Store(StoreErrorKind::Unavailable));

@@ -11,15 +11,15 @@ fn other_outcome() -> Outcome {
 }
 
 /// Returns the record after `write` was applied to `record`.
-fn applied(write: &Write, record: Option<&Record>) -> Record {
+fn applied(write: &Put, record: Option<&Record>) -> Record {
     write.apply_to(record).unwrap()
 }
 
 /// Returns a machine whose transaction is in doubt, and the transaction's write. The first attempt got an ambiguous
 /// answer, and the second was declined.
-fn declined_in_doubt(mut run: Run) -> (Run, Write) {
+fn declined_in_doubt(mut run: Run) -> (Run, Put) {
     let first = run.feed(Event::Settle(commit()));
-    let Action::Commit { write, .. } = first.clone() else { panic!("no transaction: {first:?}") };
+    let Action::Commit { put: write, .. } = first.clone() else { panic!("no transaction: {first:?}") };
     assert_eq!(run.feed(LOST()), first, "the same request is sent again");
     assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
     (run, write)
@@ -40,7 +40,7 @@ fn late_applied_transaction_supersedes_the_settlement() {
     let after = applied(&late, Some(&mine(&mut run.clone(), &held, started(0).state)));
     for intent in [RELEASE, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
         let mut run = run.clone();
-        assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
+        assert!(matches!(run.feed(Event::Settle(intent)), Action::Put(Put::Mine { .. })));
         let end = run.feed(refused(Some(after.clone())));
         assert_eq!(end, Action::Settled(End::Superseded(after.clone())));
     }
@@ -52,15 +52,15 @@ fn ambiguous_commit_is_unresolved_after_failed_settlement() {
     let (run, _) = declined_in_doubt(run);
     for intent in [RELEASE, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
         let mut run = run.clone();
-        assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
-        let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
+        assert!(matches!(run.feed(Event::Settle(intent)), Action::Put(Put::Mine { .. })));
+        let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lock.lease_until))));
         let down = fault(StoreErrorKind::Unavailable, false);
         assert_eq!(run.retry_until_end(&down), (unresolved, RETRIES));
     }
     // A stored settlement fences the transaction.
     let mut fenced = run.clone();
-    assert!(matches!(fenced.feed(Event::Settle(RELEASE)), Action::Apply(Write::Settle { .. })));
-    assert_eq!(fenced.feed(Event::Answered(WriteOutcome::Applied)), Action::Settled(End::Recorded));
+    assert!(matches!(fenced.feed(Event::Settle(RELEASE)), Action::Put(Put::Mine { .. })));
+    assert_eq!(fenced.feed(Event::Answered(PutOutcome::Applied)), Action::Settled(End::Recorded));
 }
 
 #[test]
@@ -95,8 +95,9 @@ fn optimistic_run_without_time_only_replays() {
 fn abandoned_extension_does_not_block_the_next() {
     let (mut run, held) = Run::holding();
     for seconds in [1, 2] {
-        let until = held.lease_until.saturating_add(Duration::from_secs(seconds));
+        let until = held.lock.lease_until.saturating_add(Duration::from_secs(seconds));
         let action = run.feed(Event::Extend(until));
-        assert!(matches!(action, Action::Apply(Write::Extend { lease_until, .. }) if lease_until == until));
+        let Action::Put(Put::Replace { new, .. }) = action else { panic!("{action:?}") };
+        assert_eq!(new.lease_until(), Some(until));
     }
 }

@@ -84,7 +84,7 @@ impl AttributeNames {
 
 /// Declares [`Attribute`] from the list of attributes and their default names.
 macro_rules! attributes {
-    ($($(#[$doc:meta])* $attribute:ident = $name:literal,)+) => {
+    ($($(#[$doc:meta])* $attribute:ident = $name:literal, $short:literal;)+) => {
         /// An attribute, identified by its purpose instead of its name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Attribute {
@@ -94,10 +94,31 @@ macro_rules! attributes {
         impl Attribute {
             pub(super) const ALL: [Self; [$($name),+].len()] = [$(Self::$attribute),+];
 
-            /// The default name. With a `#` in front, it's the placeholder in every expression.
+            /// The default name.
             pub(super) const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$attribute => $name,)+
+                }
+            }
+
+            /// The placeholder of the name.
+            pub(super) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$attribute => concat!("#", $short),)+
+                }
+            }
+
+            /// The placeholder of the value to write.
+            pub(super) const fn to_set(self) -> &'static str {
+                match self {
+                    $(Self::$attribute => concat!(":", $short),)+
+                }
+            }
+
+            /// The placeholder of the value in the version that was seen.
+            pub(super) const fn as_seen(self) -> &'static str {
+                match self {
+                    $(Self::$attribute => concat!(":v", $short),)+
                 }
             }
         }
@@ -106,37 +127,51 @@ macro_rules! attributes {
 
 attributes! {
     /// The partition key: the stored key.
-    Id = "id",
-    Status = "status",
-    Owner = "owner",
-    Generation = "generation",
+    Id = "id", "k";
+    Status = "status", "s";
+    Owner = "owner", "o";
+    Generation = "generation", "g";
     /// When the claim was made, in ms.
-    LockAcquiredAt = "lock_acquired_at",
+    LockAcquiredAt = "lock_acquired_at", "a";
     /// When the lease ends, in ms.
-    LeaseUntil = "lease_until",
+    LeaseUntil = "lease_until", "l";
     /// When the record expires, in seconds: the table's TTL attribute.
-    ExpiresAt = "expires_at",
-    Fingerprint = "fingerprint",
+    ExpiresAt = "expires_at", "x";
+    Fingerprint = "fingerprint", "f";
     /// How many claims the operation has had.
-    Attempt = "attempt",
+    Attempt = "attempt", "n";
     /// Whether an earlier attempt was interrupted.
-    Interrupted = "interrupted",
+    Interrupted = "interrupted", "i";
     /// The stored bytes of the response.
-    Response = "response",
+    Response = "response", "r";
     /// How the stored bytes encode the response, and how many chunks hold them.
-    ResponseEncoding = "response_encoding",
-    ResponseLength = "response_length",
-    ResponseSha256 = "response_sha256",
+    ResponseEncoding = "response_encoding", "re";
+    ResponseLength = "response_length", "rl";
+    ResponseSha256 = "response_sha256", "rd";
     /// The invocation that made the claim.
-    RequestId = "request_id",
+    RequestId = "request_id", "q";
     /// The version of the record format.
-    Version = "version",
+    Version = "version", "z";
     /// Reserved for the trace of the first run. No version writes it yet.
-    TraceId = "trace_id",
+    TraceId = "trace_id", "t";
     /// Reserved: marks a response stored in a form that this version can't read. No version writes it yet.
-    ResponseCodec = "response_codec",
+    ResponseCodec = "response_codec", "rc";
     /// Reserved: names the key that the response is encrypted with. No version writes it yet.
-    ResponseKeyId = "response_key_id",
+    ResponseKeyId = "response_key_id", "rk";
+}
+
+impl Attribute {
+    /// Whether a settlement can change the attribute although the condition doesn't compare it.
+    pub(super) const fn is_settled(self) -> bool {
+        matches!(
+            self,
+            Self::Interrupted
+                | Self::ResponseEncoding
+                | Self::ResponseLength
+                | Self::ResponseSha256
+                | Self::Response
+        )
+    }
 }
 
 #[cfg(test)]

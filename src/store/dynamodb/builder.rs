@@ -17,7 +17,6 @@ use super::{
     attributes::AttributeNames,
     connections::Connections,
     environment::{check_endpoint, load},
-    expressions::Plans,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -301,7 +300,7 @@ impl Choices {
             inner: Arc::new(Inner {
                 client: Client::from_conf(config),
                 table: self.table,
-                plans: Plans::new(&self.attributes),
+
                 has_sort_key: std::sync::atomic::AtomicBool::new(false),
                 attributes: self.attributes,
                 sort_key: self.sort_key,

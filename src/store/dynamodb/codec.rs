@@ -11,7 +11,7 @@ use crate::{
     fingerprint::Fingerprint,
     key::{Hex, parse_hex},
     outcome::{Outcome, Place},
-    record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
+    record::{Generation, Owner, RECORD_VERSION, Record, State, Status},
     store::codec::{Form, lacks_expiry},
     time::Timestamp,
 };
@@ -52,89 +52,67 @@ pub(super) fn generation(generation: Generation) -> AttributeValue {
     number(generation.get())
 }
 
-/// The value of `interrupted`, which is only written if true.
-pub(super) fn interrupted() -> AttributeValue {
-    AttributeValue::Bool(true)
+/// Adds all attributes of `record` to `item`, which already has the key.
+pub(super) fn put_record(item: &mut Item, record: &Record, names: &AttributeNames) {
+    for (attribute, value) in attributes_of(record) {
+        if let Some(value) = value {
+            item.insert(names.of(attribute).to_owned(), value);
+        }
+    }
 }
 
-pub(super) fn sha256(digest: &[u8; 32]) -> AttributeValue {
-    text(Hex(digest).to_string())
-}
-
-/// The `response_encoding` of an outcome.
-pub(super) fn encoding(outcome: &Outcome) -> AttributeValue {
-    text(Form::of(outcome).text())
-}
-
-/// Adds a claim's attributes to `item`, which already has the key.
-pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
-    // The pattern names every field. If a field is added to `Lock`, this code doesn't compile until it names the field.
-    let Lock {
+/// All attributes of `record` except the key; `None` for those that it doesn't have.
+pub(super) fn attributes_of(record: &Record) -> impl Iterator<Item = (Attribute, Option<AttributeValue>)> {
+    // The pattern names every field. If a field is added to `Record`, this code doesn't compile until it names the
+    // field. `state_of` has the fields that are ignored here.
+    let Record {
         owner: by,
         generation: of,
         attempt,
         fingerprint,
         lock_acquired_at,
-        lease_until,
-        expires_at,
-        interrupted: was_interrupted,
         request_id,
-    } = lock;
-    let mut put = |attribute, value| item.insert(names.of(attribute).to_owned(), value);
-    put(Attribute::Status, status(Status::Started));
-    put(Attribute::Owner, owner(*by));
-    put(Attribute::Generation, generation(*of));
-    put(Attribute::LockAcquiredAt, millis(*lock_acquired_at));
-    put(Attribute::LeaseUntil, millis(*lease_until));
-    // Without this attribute, DynamoDB's sweeper never removes the item.
-    if let Some(expires_at) = expires_at {
-        put(Attribute::ExpiresAt, seconds(*expires_at));
-    }
-    put(Attribute::Fingerprint, text(fingerprint.to_string()));
-    put(Attribute::Attempt, number(*attempt));
-    if *was_interrupted {
-        put(Attribute::Interrupted, interrupted());
-    }
-    if let Some(request_id) = request_id {
-        put(Attribute::RequestId, text(&**request_id));
-    }
-    put(Attribute::Version, number(RECORD_VERSION));
-}
-
-/// Adds all attributes of `record` to `item`, which already has the key.
-pub(super) fn put_record(item: &mut Item, record: &Record, names: &AttributeNames) {
-    // `put_lock` writes the fields that are ignored here. If a field is added to `Record`, this code doesn't compile
-    // until it names the field.
-    let Record {
-        state,
-        owner: _,
-        generation: _,
-        attempt: _,
-        fingerprint: _,
-        lock_acquired_at,
         expires_at: _,
         interrupted: _,
-        request_id: _,
+        state: _,
     } = record;
-    let lease_until = record.lease_until();
-    put_lock(item, &record.lock_until(lease_until.unwrap_or(*lock_acquired_at)), names);
-    if lease_until.is_none() {
-        item.remove(names.of(Attribute::LeaseUntil));
-    }
-    let mut put = |attribute, value| item.insert(names.of(attribute).to_owned(), value);
-    put(Attribute::Status, status(record.status()));
-    match state {
-        State::Started { .. } | State::Released => {}
-        State::Completed(outcome) | State::Failed(outcome) => {
-            put(Attribute::ResponseEncoding, encoding(outcome));
-            let Outcome::Retained(response) = outcome else { return };
-            put(Attribute::ResponseLength, number(response.length));
-            put(Attribute::ResponseSha256, sha256(&response.sha256));
-            if let Place::Inline(kept) = &response.place {
-                put(Attribute::Response, binary(kept));
-            }
-        }
-    }
+    let of_claim = [
+        (Attribute::Version, Some(number(RECORD_VERSION))),
+        (Attribute::Owner, Some(owner(*by))),
+        (Attribute::Generation, Some(generation(*of))),
+        (Attribute::Attempt, Some(number(*attempt))),
+        (Attribute::Fingerprint, Some(text(fingerprint.to_string()))),
+        (Attribute::LockAcquiredAt, Some(millis(*lock_acquired_at))),
+        (Attribute::RequestId, request_id.as_ref().map(|id| text(&**id))),
+    ];
+    of_claim.into_iter().chain(state_of(record))
+}
+
+/// The attributes that can change under one owner and generation.
+pub(super) fn state_of(record: &Record) -> [(Attribute, Option<AttributeValue>); 8] {
+    let outcome = match &record.state {
+        State::Completed(outcome) | State::Failed(outcome) => Some(outcome),
+        State::Started { .. } | State::Released => None,
+    };
+    let response = match outcome {
+        Some(Outcome::Retained(response)) => Some(response),
+        Some(Outcome::Omitted) | None => None,
+    };
+    let inline = response.and_then(|response| match &response.place {
+        Place::Inline(kept) => Some(kept),
+        Place::Chunks(_) => None,
+    });
+    [
+        (Attribute::Status, Some(status(record.status()))),
+        (Attribute::LeaseUntil, record.lease_until().map(millis)),
+        // Without this attribute, DynamoDB's sweeper never removes the item.
+        (Attribute::ExpiresAt, record.expires_at.map(seconds)),
+        (Attribute::Interrupted, record.interrupted.then_some(AttributeValue::Bool(true))),
+        (Attribute::ResponseEncoding, outcome.map(|outcome| text(Form::of(outcome).text()))),
+        (Attribute::ResponseLength, response.map(|response| number(response.length))),
+        (Attribute::ResponseSha256, response.map(|response| text(Hex(&response.sha256).to_string()))),
+        (Attribute::Response, inline.map(|kept| AttributeValue::B(Blob::new(kept.to_vec())))),
+    ]
 }
 
 /// Explains why an item isn't a record. It names the attribute, and never shows its value, except for the

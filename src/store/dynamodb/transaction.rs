@@ -8,26 +8,21 @@ pub(crate) use limits::DescribedWrite;
 
 use std::{any::Any, collections::HashMap, fmt, ops::AddAssign};
 
-use aws_sdk_dynamodb::types::{
-    AttributeValue, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure::AllOld,
-    TransactWriteItem, Update,
+use aws_sdk_dynamodb::{
+    error::BuildError,
+    types::{
+        self, AttributeValue, ConditionCheck, Delete, ReturnValuesOnConditionCheckFailure::AllOld,
+        TransactWriteItem, Update,
+    },
 };
 
-use super::{
-    DynamoDbStore,
-    attempts::observed,
-    codec::Item,
-    expressions::Plan,
-    values::{self, Values},
-};
+use super::{DynamoDbStore, attempts::observed, codec::Item, expressions::Expressions};
 use crate::{
     future::BoxFuture,
     key::StoredKey,
     outcome::{Outcome, Place, StoredResponse},
     record::State,
-    store::{
-        CommitOutcome, OwnWrites, Settlement, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
-    },
+    store::{CommitOutcome, OwnWrites, Put, PutOutcome, StoreError, StoreErrorKind, Transactions},
 };
 
 /// Collects a handler's own writes, to commit them with the handler's outcome. It can hold at most 99 writes, on tables
@@ -65,7 +60,7 @@ impl Transaction {
     }
 
     /// Adds a put of an item.
-    pub fn put(self, put: Put) -> Self {
+    pub fn put(self, put: types::Put) -> Self {
         self.with(TransactWriteItem::builder().put(put).build())
     }
 
@@ -145,67 +140,50 @@ impl fmt::Debug for Declined {
 }
 
 impl DynamoDbStore {
-    /// Returns the write to the record as an item of a transaction. `None` if no record can have the version that the
-    /// write expects, or if the protocol never makes this write in a transaction.
-    fn record_item_of(&self, key: &StoredKey, write: &Write) -> Option<TransactWriteItem> {
-        let plans = &self.inner.plans;
-        match write {
-            Write::Settle { owner, generation, settlement } => {
-                let (plan, values) = values::settle(&plans.settle, settlement);
-                self.transacted_update(key, plan, values::of_mine(values, *owner, *generation))
-            }
-            Write::Conclude { seen, record } => {
-                let (plan, values) = self.conclusion(seen.as_ref())?;
-                let put = Put::builder()
+    /// Returns the put of the record as an item of a transaction.
+    fn record_item_of(&self, key: &StoredKey, put: &Put) -> Result<TransactWriteItem, BuildError> {
+        let expressions = Expressions::of(put, &self.inner.attributes);
+        let values = (!expressions.values.is_empty()).then_some(expressions.values);
+        let item = TransactWriteItem::builder();
+        Ok(match expressions.update {
+            None => item.put(
+                types::Put::builder()
                     .table_name(&self.inner.table)
-                    .set_item(Some(self.record_item(key, record)))
-                    .condition_expression(&plan.transition.condition)
-                    .set_expression_attribute_names(Some(plan.names.clone()))
+                    .set_item(Some(self.record_item(key, put.record())))
+                    .condition_expression(expressions.condition)
+                    .set_expression_attribute_names(Some(expressions.names))
                     .set_expression_attribute_values(values)
-                    .return_values_on_condition_check_failure(AllOld);
-                Some(TransactWriteItem::builder().put(put.build().ok()?).build())
-            }
-            // The protocol never makes these writes in a transaction.
-            Write::Claim(_)
-            | Write::Reclaim { .. }
-            | Write::TakeOver { .. }
-            | Write::Extend { .. }
-            | Write::Resolve { .. } => None,
+                    .return_values_on_condition_check_failure(AllOld)
+                    .build()?,
+            ),
+            Some(update) => item.update(
+                Update::builder()
+                    .table_name(&self.inner.table)
+                    .set_key(Some(self.record_key(key)))
+                    .update_expression(update)
+                    .condition_expression(expressions.condition)
+                    .set_expression_attribute_names(Some(expressions.names))
+                    .set_expression_attribute_values(values)
+                    .return_values_on_condition_check_failure(AllOld)
+                    .build()?,
+            ),
         }
-    }
-
-    fn transacted_update(&self, key: &StoredKey, plan: &Plan, values: Values) -> Option<TransactWriteItem> {
-        let update = Update::builder()
-            .table_name(&self.inner.table)
-            .set_key(Some(self.record_key(key)))
-            .set_update_expression(plan.transition.update.clone())
-            .condition_expression(&plan.transition.condition)
-            .set_expression_attribute_names(Some(plan.names.clone()))
-            .set_expression_attribute_values(Some(values))
-            .return_values_on_condition_check_failure(AllOld);
-        Some(TransactWriteItem::builder().update(update.build().ok()?).build())
+        .build())
     }
 
     async fn commit_now(
         &self,
         key: &StoredKey,
-        write: &Write,
+        put: &Put,
         writes: &OwnWrites,
         token: &str,
     ) -> Result<CommitOutcome, StoreError> {
-        let own = self.checked(key, Some(write), writes)?;
+        let own = self.checked(key, Some(put), writes)?;
         self.check_sort_key(key).await?;
-        let Some(first) = self.record_item_of(key, write) else {
-            return match write {
-                Write::Conclude { .. } => {
-                    Ok(CommitOutcome::Answered(WriteOutcome::Refused(self.get(key).await?)))
-                }
-                _ => Err(StoreError::new(
-                    StoreErrorKind::Rejected,
-                    format!("the write to `{key}` can't be part of a transaction"),
-                )),
-            };
-        };
+        let first = self.record_item_of(key, put).map_err(|error| {
+            StoreError::new(StoreErrorKind::Rejected, format!("the record `{key}` can't be sent"))
+                .with_source(error)
+        })?;
         let mut items = Vec::with_capacity(own.len() + 1);
         items.push(first);
         items.extend(own.items.iter().cloned());
@@ -217,7 +195,7 @@ impl DynamoDbStore {
             .client_request_token(token);
         let (answer, findings) = observed(request.send()).await;
         match answer {
-            Ok(_) => Ok(CommitOutcome::Answered(WriteOutcome::Applied)),
+            Ok(_) => Ok(CommitOutcome::Answered(PutOutcome::Applied)),
             Err(error) => {
                 // If the record's condition failed, DynamoDB may not return the record. Then `shown` reads it.
                 match self.cancelled(Some(key), own, error, findings).await? {
@@ -230,25 +208,25 @@ impl DynamoDbStore {
         }
     }
 
-    /// Checks that the handler's writes have this store's type and are within DynamoDB's limits. `write` is the
-    /// write to the record. Without it, the size of the response isn't known yet, and counts as 0.
+    /// Checks that the handler's writes have this store's type and are within DynamoDB's limits. `put` is the
+    /// put of the record. Without it, the size of the response isn't known yet, and counts as 0.
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Unstorable`] if the handler's writes exceed the limits and a `write` is given. Any other error
+    /// [`StoreErrorKind::Unstorable`] if the handler's writes exceed the limits and a `put` is given. Any other error
     /// is [`StoreErrorKind::Rejected`].
     fn checked<'a>(
         &self,
         key: &StoredKey,
-        write: Option<&Write>,
+        put: Option<&Put>,
         writes: &'a OwnWrites,
     ) -> Result<&'a Transaction, StoreError> {
         let transaction = transaction_of(writes)?;
         let own_key = self.record_key(key);
-        let bytes = limits::item_bytes(&own_key) + write.map_or(0, response_bytes);
+        let bytes = limits::item_bytes(&own_key) + put.map_or(0, response_bytes);
         let own = limits::Own { table: &self.inner.table, key: &own_key, bytes };
         // In a commit, `Rejected` would make the library retry, and each retry would fail in the same way.
-        let kind = if write.is_some() { StoreErrorKind::Unstorable } else { StoreErrorKind::Rejected };
+        let kind = if put.is_some() { StoreErrorKind::Unstorable } else { StoreErrorKind::Rejected };
         limits::check(transaction, &own).map_err(|why| StoreError::new(kind, why))?;
         Ok(transaction)
     }
@@ -269,20 +247,11 @@ fn transaction_of(writes: &OwnWrites) -> Result<&Transaction, StoreError> {
     })
 }
 
-/// The number of response bytes that `write` stores in the record.
-fn response_bytes(write: &Write) -> usize {
-    let outcome = match write {
-        Write::Settle {
-            settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
-        } => Some(outcome),
-        Write::Conclude { record, .. } => match &record.state {
-            State::Completed(outcome) | State::Failed(outcome) => Some(outcome),
-            State::Started { .. } | State::Released => None,
-        },
-        _ => None,
-    };
-    match outcome {
-        Some(Outcome::Retained(StoredResponse { place: Place::Inline(kept), .. })) => kept.len(),
+/// The number of response bytes that `put` stores in the record.
+fn response_bytes(put: &Put) -> usize {
+    match &put.record().state {
+        State::Completed(Outcome::Retained(StoredResponse { place: Place::Inline(kept), .. }))
+        | State::Failed(Outcome::Retained(StoredResponse { place: Place::Inline(kept), .. })) => kept.len(),
         _ => 0,
     }
 }
@@ -295,11 +264,11 @@ impl Transactions for DynamoDbStore {
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
+        put: &'a Put,
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
-        Box::pin(self.commit_now(key, write, writes, token))
+        Box::pin(self.commit_now(key, put, writes, token))
     }
 
     fn commit_alone<'a>(
@@ -312,13 +281,13 @@ impl Transactions for DynamoDbStore {
             // DynamoDB rejects a transaction without items. `commit` accepts an empty list of the handler's writes,
             // because its transaction has the record's item. So accept an empty list here too.
             if own.is_empty() {
-                return Ok(CommitOutcome::Answered(WriteOutcome::Applied));
+                return Ok(CommitOutcome::Answered(PutOutcome::Applied));
             }
             let request = self.inner.client.transact_write_items();
             let request = request.set_transact_items(Some(own.items.clone())).client_request_token(token);
             let (answer, findings) = observed(request.send()).await;
             match answer {
-                Ok(_) => Ok(CommitOutcome::Answered(WriteOutcome::Applied)),
+                Ok(_) => Ok(CommitOutcome::Answered(PutOutcome::Applied)),
                 Err(error) => self.cancelled(None, own, error, findings).await,
             }
         })

@@ -10,7 +10,7 @@ use super::MemoryStore;
 use crate::{
     future::BoxFuture,
     key::StoredKey,
-    store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome},
+    store::{CommitOutcome, OwnWrites, Put, PutOutcome, StoreError, StoreErrorKind, Transactions},
 };
 
 /// Values by table and id.
@@ -158,18 +158,18 @@ impl MemoryStore {
     /// a transaction with this `token` was applied before, nothing changes.
     pub(crate) fn commit_now(
         &self,
-        record: Option<(&StoredKey, &Write)>,
+        record: Option<(&StoredKey, &Put)>,
         own: &Transaction,
         token: &str,
     ) -> CommitOutcome {
         let mut inner = self.inner();
         if inner.own.tokens.contains(token) {
-            return CommitOutcome::Answered(WriteOutcome::Applied);
+            return CommitOutcome::Answered(PutOutcome::Applied);
         }
-        if let Some((key, write)) = record {
+        if let Some((key, put)) = record {
             let current = inner.records.get(key);
-            if write.apply_to(current).is_none() {
-                return CommitOutcome::Answered(WriteOutcome::Refused(current.cloned()));
+            if put.apply_to(current).is_none() {
+                return CommitOutcome::Answered(PutOutcome::Refused(current.cloned()));
             }
         }
         let items = own.failed_conditions(&inner.own.items);
@@ -178,7 +178,7 @@ impl MemoryStore {
         }
         own.apply_to(&mut inner.own.items);
         inner.own.tokens.insert(token.to_owned());
-        CommitOutcome::Answered(record.map_or(WriteOutcome::Applied, |(key, write)| inner.apply(key, write)))
+        CommitOutcome::Answered(record.map_or(PutOutcome::Applied, |(key, put)| inner.put(key, put)))
     }
 
     /// Returns all items that handlers' transactions put: table, id and value.
@@ -202,11 +202,11 @@ impl Transactions for MemoryStore {
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
+        put: &'a Put,
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
-        Box::pin(async move { Ok(self.commit_now(Some((key, write)), own(writes)?, token)) })
+        Box::pin(async move { Ok(self.commit_now(Some((key, put)), own(writes)?, token)) })
     }
 
     fn commit_alone<'a>(

@@ -14,21 +14,17 @@ use crate::{
     fingerprint::Fingerprint,
     outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Owner, RECORD_VERSION, Record, State, Status},
-    store::{
-        Settlement,
-        codec::{Form, lacks_expiry},
-    },
+    store::codec::{Form, lacks_expiry},
     time::Timestamp,
 };
 
 /// The part of a record that a column belongs to.
 #[derive(Clone, Copy)]
 enum Part {
-    Status,
-    /// The fingerprint, which a takeover keeps.
-    Operation,
-    /// The rest of the lock, which a takeover replaces.
-    Lock,
+    /// It never changes under one owner and generation.
+    Claim,
+    /// It can change under one owner and generation.
+    State,
     Outcome,
     /// Reserved: the library ignores it, and no statement reads it.
     Trace,
@@ -70,17 +66,17 @@ macro_rules! columns {
 }
 
 columns! {
-    Version = "version", INT8, Lock;
-    Status = "status", TEXT, Status;
-    Owner = "owner", BYTEA, Lock;
-    Generation = "generation", NUMERIC, Lock;
-    Attempt = "attempt", INT8, Lock;
-    Fingerprint = "fingerprint", TEXT, Operation;
-    LockAcquiredAt = "lock_acquired_at", NUMERIC, Lock;
-    LeaseUntil = "lease_until", NUMERIC, Lock;
-    ExpiresAt = "expires_at", NUMERIC, Lock;
-    Interrupted = "interrupted", BOOL, Lock;
-    RequestId = "request_id", BYTEA, Lock;
+    Version = "version", INT8, Claim;
+    Status = "status", TEXT, State;
+    Owner = "owner", BYTEA, Claim;
+    Generation = "generation", NUMERIC, Claim;
+    Attempt = "attempt", INT8, Claim;
+    Fingerprint = "fingerprint", TEXT, Claim;
+    LockAcquiredAt = "lock_acquired_at", NUMERIC, Claim;
+    LeaseUntil = "lease_until", NUMERIC, State;
+    ExpiresAt = "expires_at", NUMERIC, State;
+    Interrupted = "interrupted", BOOL, State;
+    RequestId = "request_id", BYTEA, Claim;
     ResponseEncoding = "response_encoding", TEXT, Outcome;
     ResponseLength = "response_length", NUMERIC, Outcome;
     ResponseSha256 = "response_sha256", BYTEA, Outcome;
@@ -92,21 +88,9 @@ columns! {
 
 impl Column {
     /// All columns of a record, except the key and the reserved columns.
-    pub(super) const RECORD: [Self; 15] =
-        Self::of(&[Part::Status, Part::Operation, Part::Lock, Part::Outcome]);
-    /// The columns that a takeover writes. It needn't write the fingerprint, since T3 takes over only a record with the
-    /// same fingerprint.
-    pub(super) const TAKEOVER: [Self; 9] = Self::of(&[Part::Lock]);
-    /// The columns that a settlement writes.
-    pub(super) const SETTLEMENT: [Self; 7] = [
-        Self::Status,
-        Self::ExpiresAt,
-        Self::Interrupted,
-        Self::ResponseEncoding,
-        Self::ResponseLength,
-        Self::ResponseSha256,
-        Self::Response,
-    ];
+    pub(super) const RECORD: [Self; 15] = Self::of(&[Part::Claim, Part::State, Part::Outcome]);
+    /// The columns that can change under one owner and generation.
+    pub(super) const STATE: [Self; 8] = Self::of(&[Part::State, Part::Outcome]);
     /// The response's four columns. They're NULL unless the record has an outcome.
     const OUTCOME: [Self; 4] = Self::of(&[Part::Outcome]);
     /// Columns for a later version. A statement that replaces a row clears them.
@@ -155,7 +139,7 @@ impl Texts {
     }
 }
 
-const fn outcome_of(record: &Record) -> Option<&Outcome> {
+pub(super) const fn outcome_of(record: &Record) -> Option<&Outcome> {
     match &record.state {
         State::Completed(outcome) | State::Failed(outcome) => Some(outcome),
         State::Started { .. } | State::Released => None,
@@ -197,32 +181,6 @@ pub(super) fn value<'a>(column: Column, record: &'a Record, texts: &'a Texts) ->
         | Column::TraceId
         | Column::ResponseCodec
         | Column::ResponseKeyId => of_response(column, outcome_of(record), texts.encoding.as_deref()),
-    }
-}
-
-/// The `response_encoding` that a settlement writes.
-pub(super) fn settlement_encoding(settlement: &Settlement) -> Option<String> {
-    match settlement {
-        Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _) => Some(encoding(outcome)),
-        Settlement::Release { .. } => None,
-    }
-}
-
-/// The value that a settlement writes into `column`. NULL leaves `interrupted` unchanged.
-pub(super) fn settled<'a>(
-    column: Column,
-    settlement: &'a Settlement,
-    encoding: Option<&'a str>,
-) -> Value<'a> {
-    let (outcome, at, interrupted) = match settlement {
-        Settlement::Complete(outcome, at) | Settlement::Fail(outcome, at) => (Some(outcome), *at, None),
-        Settlement::Release { expires_at, interrupted } => (None, *expires_at, Some(*interrupted)),
-    };
-    match column {
-        Column::Status => Value::Text(settlement.status().as_str()),
-        Column::ExpiresAt => time(at),
-        Column::Interrupted => interrupted.map_or(Value::Null, Value::Flag),
-        column => of_response(column, outcome, encoding),
     }
 }
 

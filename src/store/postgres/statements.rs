@@ -26,20 +26,14 @@ pub(super) struct Statement {
 /// All of a table's statements.
 #[derive(Debug)]
 pub(super) struct Statements {
-    /// T1, and a conclusion (`Write::Conclude`) if no record exists: inserts a row.
+    /// Inserts a row, if there's none.
     pub(super) insert: Statement,
-    /// T2: replaces the whole row, if its columns in [`RECLAIM`] are as seen.
-    pub(super) reclaim: Statement,
-    /// A conclusion: replaces the whole row, if its columns in [`VERSION`] are as seen.
-    pub(super) conclude: Statement,
-    /// T3.
-    pub(super) take_over: Statement,
-    /// T4 to T6.
+    /// Replaces the whole row, if its columns in [`VERSION`] are as seen.
+    pub(super) replace: Statement,
+    /// Sets the columns that can change under one claim, if the columns in [`VERSION`] are as seen.
+    pub(super) renew: Statement,
+    /// Sets the same columns, if the row is STARTED and its columns in [`HELD`] are the claim's.
     pub(super) settle: Statement,
-    /// T7.
-    pub(super) extend: Statement,
-    /// An operator's write.
-    pub(super) resolve: Statement,
     /// Reads a record, and whether a standby answers.
     pub(super) read: Statement,
     /// Takes a key's lock until the transaction ends, if the lock is free. Reads the record, the schema's version, and
@@ -83,23 +77,11 @@ pub(super) const LOCK_LIMIT: &str = "lock_limit";
 /// The column of `lock_and_read` and `session` with the schema's version.
 pub(super) const SCHEMA_VERSION: &str = "schema_version";
 
-/// The columns that T2 compares with the version seen.
-pub(super) const RECLAIM: [Column; 5] =
-    [Column::Status, Column::Owner, Column::Generation, Column::LeaseUntil, Column::ExpiresAt];
-/// The columns that T3 compares with the version seen, besides the status.
-pub(super) const TAKEOVER: [Column; 4] =
-    [Column::Owner, Column::Generation, Column::LockAcquiredAt, Column::LeaseUntil];
 /// The columns that identify a record's version.
-pub(super) const VERSION: [Column; 6] = [
-    Column::Status,
-    Column::Owner,
-    Column::Generation,
-    Column::LeaseUntil,
-    Column::ExpiresAt,
-    Column::LockAcquiredAt,
-];
-/// The columns that T4 to T7 compare with the claim, besides the status.
-const HELD: [Column; 2] = [Column::Owner, Column::Generation];
+pub(super) const VERSION: [Column; 5] =
+    [Column::Status, Column::Owner, Column::Generation, Column::LeaseUntil, Column::ExpiresAt];
+/// The columns that identify a claim.
+pub(super) const HELD: [Column; 2] = [Column::Owner, Column::Generation];
 
 const KEY: &str = "r.id = $1";
 const STARTED: &str = "r.status = 'STARTED'";
@@ -145,9 +127,10 @@ impl Parameters {
         columns.iter().map(|column| self.of(*column)).collect::<Vec<_>>().join(", ")
     }
 
-    fn set(&mut self, columns: &[Column]) -> String {
-        let set = columns.iter().map(|column| format!("{} = {}", column.name(), self.of(*column)));
-        set.collect::<Vec<_>>().join(", ")
+    /// Builds the assignments of the columns that can change under one claim.
+    fn set_state(&mut self) -> String {
+        let set = Column::STATE.map(|column| format!("{} = {}", column.name(), self.of(column)));
+        format!("{}, {}", set.join(", "), nothing(&Column::LATER_RESPONSE))
     }
 
     /// Builds the condition that each of `columns` has the value that was seen.
@@ -169,24 +152,6 @@ impl Parameters {
         }
         self.0.push(Type::INT8);
         format!(" AND COALESCE(${} = {BEGAN_AT}, true)", self.0.len())
-    }
-
-    /// Builds the assignments of a settlement.
-    fn settle(&mut self) -> String {
-        let set = Column::SETTLEMENT.map(|column| {
-            let (name, value) = (column.name(), self.of(column));
-            match column {
-                // Only a release sets this column. For other settlements, the value is NULL, which changes nothing.
-                Column::Interrupted => format!("{name} = COALESCE({value}, r.{name})"),
-                _ => format!("{name} = {value}"),
-            }
-        });
-        format!(
-            "{}, {} = NULL, {}",
-            set.join(", "),
-            Column::LeaseUntil.name(),
-            nothing(&Column::LATER_RESPONSE)
-        )
     }
 }
 
@@ -224,28 +189,12 @@ impl Statements {
             let values = with.list(&Column::RECORD);
             format!("({columns}) = ROW({values}), {}", nothing(&Column::RESERVED))
         };
-        let held = |with: &mut Parameters| format!("{STARTED} AND {}", with.as_seen(&HELD));
         let standby = format!("pg_is_in_recovery() AS {STANDBY}");
         Self {
             insert: writing(table, &insert),
-            reclaim: update(&put, &|with| with.as_seen(&RECLAIM)),
-            conclude: update(&put, &|with| with.as_seen(&VERSION)),
-            take_over: update(&|with| with.set(&Column::TAKEOVER), &|with| {
-                format!("{STARTED} AND {}", with.as_seen(&TAKEOVER))
-            }),
-            settle: update(&Parameters::settle, &held),
-            extend: writing(table, &|with| {
-                let (lease, expiry) = (with.of(Column::LeaseUntil), with.of(Column::ExpiresAt));
-                format!(
-                    "UPDATE {table} AS r SET lease_until = {lease}, expires_at = {expiry} {from} \
-                     WHERE {KEY} AND {} AND r.lease_until < {lease}{}",
-                    held(with),
-                    with.still(within)
-                )
-            }),
-            resolve: update(&|with| format!("{}, {}", with.settle(), with.set(&HELD)), &|with| {
-                with.as_seen(&VERSION)
-            }),
+            replace: update(&put, &|with| with.as_seen(&VERSION)),
+            renew: update(&Parameters::set_state, &|with| with.as_seen(&VERSION)),
+            settle: update(&Parameters::set_state, &|with| format!("{STARTED} AND {}", with.as_seen(&HELD))),
             read: reading(table, &standby, vec![Type::TEXT]),
             lock_and_read: reading(
                 table,
@@ -421,12 +370,9 @@ mod tests {
     fn assert_typed(statements: Statements) {
         let Statements {
             insert,
-            reclaim,
-            conclude,
-            take_over,
+            replace,
+            renew,
             settle,
-            extend,
-            resolve,
             read,
             lock_and_read,
             session,
@@ -437,12 +383,9 @@ mod tests {
         } = statements;
         for Statement { sql, types } in [
             insert,
-            reclaim,
-            conclude,
-            take_over,
+            replace,
+            renew,
             settle,
-            extend,
-            resolve,
             read,
             lock_and_read,
             session,
@@ -472,13 +415,5 @@ mod tests {
             "{unread}"
         );
         assert_eq!(whole.split(", ").count(), unread.split(", ").count());
-    }
-
-    #[test]
-    fn set_columns_use_consecutive_parameters() {
-        let mut parameters = Parameters::new(LockWait::OfSession);
-        let set = parameters.set(&[Column::Owner, Column::ExpiresAt]);
-        assert_eq!(set, "owner = $2, expires_at = $3");
-        assert_eq!(parameters.0.len(), 3);
     }
 }

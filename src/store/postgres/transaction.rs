@@ -10,15 +10,15 @@ use super::{
     Inner, MAX_SENT, PostgresStore, Sends, advisory_key,
     fault::Fault,
     place::Place,
+    puts::Draft,
     statements::{BEGAN, FREE, SCHEMA_VERSION, Statement},
     typed,
     values::Value,
-    writes::Draft,
 };
 use crate::{
     key::StoredKey,
     record::Record,
-    store::{StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{Put, PutOutcome, StoreError, StoreErrorKind},
     time,
 };
 
@@ -38,7 +38,7 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`](crate::store::Store::apply). If the answer was lost, the error is marked as ambiguous.
+    /// As [`Store::put`](crate::store::Store::put). If the answer was lost, the error is marked as ambiguous.
     /// [`StoreErrorKind::Rejected`] if an earlier statement of the transaction failed: nothing was written.
     ///
     /// # Cancel safety
@@ -88,7 +88,7 @@ impl PostgresStore {
     ///
     /// The record is as it was when the statement began. If another transaction commits after that moment, but before
     /// this one takes the lock, the record doesn't show the other transaction's changes. In that case, a
-    /// [`Write::Conclude`] based on the older record is refused, and returns the current one.
+    /// put based on the older record is refused, and returns the current one.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl PostgresStore {
         Ok(self.lock_and_read_beginning(transaction, key).await?.0)
     }
 
-    /// Like `lock_and_read_in`, and returns when the transaction began, for `apply_since`.
+    /// Like `lock_and_read_in`, and returns when the transaction began, for `put_since`.
     pub(crate) async fn lock_and_read_beginning(
         &self,
         transaction: &Transaction<'_>,
@@ -120,12 +120,12 @@ impl PostgresStore {
         Ok((record, self.inner.began(&rows)?))
     }
 
-    /// Applies `write` to `key` if its condition holds. Other transactions see the write once `transaction` is
+    /// Stores `put`'s record under `key` if its condition holds. Other transactions see the write once `transaction` is
     /// committed.
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`](crate::store::Store::apply). In a transaction that reads from one snapshot
+    /// As [`Store::put`](crate::store::Store::put). In a transaction that reads from one snapshot
     /// (`REPEATABLE READ` and `SERIALIZABLE`), a concurrent change of the record results in
     /// [`Conflict`](crate::store::StoreErrorKind::Conflict) instead of a refusal with the current record.
     ///
@@ -133,37 +133,37 @@ impl PostgresStore {
     ///
     /// If the future is dropped, the write may have been applied in the transaction, may be applied later, or may
     /// never be applied.
-    pub async fn apply_in(
+    pub async fn put_in(
         &self,
         transaction: &Transaction<'_>,
         key: &StoredKey,
-        write: &Write,
-    ) -> Result<WriteOutcome, StoreError> {
-        let written = self.apply_since(transaction, key, write, None).await?;
+        put: &Put,
+    ) -> Result<PutOutcome, StoreError> {
+        let written = self.put_since(transaction, key, put, None).await?;
         written.ok_or_else(|| self.inner.odd_answer())
     }
 
-    /// Like `apply_in`, if the transaction is still the one that began at `since`. `None` if it isn't, so that nothing
+    /// Like `put_in`, if the transaction is still the one that began at `since`. `None` if it isn't, so that nothing
     /// was written: the user's code has ended the transaction with an SQL statement.
-    pub(crate) async fn apply_since(
+    pub(crate) async fn put_since(
         &self,
         transaction: &Transaction<'_>,
         key: &StoredKey,
-        write: &Write,
+        put: &Put,
         since: Option<i64>,
-    ) -> Result<Option<WriteOutcome>, StoreError> {
+    ) -> Result<Option<PutOutcome>, StoreError> {
         let inner = &*self.inner;
-        let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
+        let draft = Draft::of(put).map_err(|fault| inner.error(fault))?;
         let place = inner.place(&mut inner.patience()).await?;
-        let statement = place.in_transaction.of(write);
-        let mut values = draft.values(key, inner.lock_timeout.as_deref(), write);
+        let statement = place.in_transaction.of(put);
+        let mut values = draft.values(key, inner.lock_timeout.as_deref());
         values.push(since.map_or(Value::Null, Value::Integer));
         for _ in 0..MAX_SENT {
             let rows = self.run_statement_in(transaction, &place, statement, &values).await?;
             if since.is_some() && since != Some(inner.began(&rows)?) {
                 return Ok(None);
             }
-            if let Some(written) = inner.written(key, write, &rows)? {
+            if let Some(written) = inner.written(key, put, &rows)? {
                 return Ok(Some(written));
             }
         }

@@ -9,7 +9,7 @@ use crate::{
     fingerprint::Fingerprint,
     key::{Hex, parse_hex},
     outcome::{Outcome, Place},
-    record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
+    record::{Generation, Owner, RECORD_VERSION, Record, State, Status},
     store::codec::{Form, lacks_expiry},
     time::Timestamp,
 };
@@ -17,15 +17,15 @@ use crate::{
 /// A record's field, by its name in the hash.
 pub(super) type Field = &'static str;
 
-/// Which records have a field, and what a settlement does with it.
+/// Which records have a field, and whether it can change under one owner and generation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Every record has it.
     Always,
-    /// Only some claims have it. A settlement keeps it.
+    /// Only some records have it, and it never changes under one claim.
     OfClaim,
-    /// Only some records have it. A settlement sets or removes it, but only a release changes `interrupted`.
-    Settled,
+    /// Only some records have it, and it can change under one claim.
+    OfState,
     /// Reserved: the library ignores it, and nothing writes it yet.
     Ignored,
 }
@@ -47,30 +47,25 @@ fields! {
     ATTEMPT = "attempt", Always;
     FINGERPRINT = "fingerprint", Always;
     LOCK_ACQUIRED_AT = "lock_acquired_at", Always;
-    LEASE_UNTIL = "lease_until", Settled;
-    EXPIRES_AT = "expires_at", Settled;
-    INTERRUPTED = "interrupted", Settled;
+    LEASE_UNTIL = "lease_until", OfState;
+    EXPIRES_AT = "expires_at", OfState;
+    INTERRUPTED = "interrupted", OfState;
     REQUEST_ID = "request_id", OfClaim;
-    RESPONSE_ENCODING = "response_encoding", Settled;
-    RESPONSE_LENGTH = "response_length", Settled;
-    RESPONSE_SHA256 = "response_sha256", Settled;
-    RESPONSE = "response", Settled;
+    RESPONSE_ENCODING = "response_encoding", OfState;
+    RESPONSE_LENGTH = "response_length", OfState;
+    RESPONSE_SHA256 = "response_sha256", OfState;
+    RESPONSE = "response", OfState;
     TRACE_ID = "trace_id", Ignored;
     /// Reserved: only a newer version of the library can read a response with this field.
-    RESPONSE_CODEC = "response_codec", Settled;
+    RESPONSE_CODEC = "response_codec", OfState;
     /// Reserved, like [`RESPONSE_CODEC`].
-    RESPONSE_KEY_ID = "response_key_id", Settled;
+    RESPONSE_KEY_ID = "response_key_id", OfState;
 }
 
-/// The fields that only some records have.
-pub(super) fn optional() -> impl Iterator<Item = Field> {
-    let optional = |kind| matches!(kind, Kind::OfClaim | Kind::Settled);
-    FIELDS.into_iter().filter(move |(_, kind)| optional(*kind)).map(|(field, _)| field)
-}
-
-/// The optional fields that every settlement keeps.
-pub(super) fn kept_when_settled() -> impl Iterator<Item = Field> {
-    FIELDS.into_iter().filter(|(_, kind)| *kind == Kind::OfClaim).map(|(field, _)| field)
+/// The fields that only some records have; or only those that can change under one claim.
+pub(super) fn optional(only_state: bool) -> impl Iterator<Item = Field> {
+    let is_wanted = move |kind| matches!(kind, Kind::OfState) || !only_state && matches!(kind, Kind::OfClaim);
+    FIELDS.into_iter().filter(move |(_, kind)| is_wanted(*kind)).map(|(field, _)| field)
 }
 
 /// The only value of `interrupted`. A record that wasn't interrupted has no such field.
@@ -91,83 +86,47 @@ pub(super) fn word(word: &'static str) -> Bytes {
     Bytes::from_static(word.as_bytes())
 }
 
-/// The fields that a claim sets.
-pub(super) fn lock(lock: &Lock) -> Values {
-    // The pattern names every field. If a field is added to `Lock`, this code doesn't compile until it names the field.
-    let Lock {
+/// All fields of a record.
+pub(super) fn record(record: &Record) -> Values {
+    // The pattern names every field. If a field is added to `Record`, this code doesn't compile until it names the
+    // field. `state` has the fields that are ignored here.
+    let Record {
         owner,
         generation,
         attempt,
         fingerprint,
         lock_acquired_at,
-        lease_until,
-        expires_at,
-        interrupted: was_interrupted,
         request_id,
-    } = lock;
+        expires_at: _,
+        interrupted: _,
+        state: _,
+    } = record;
     let mut values = vec![
         (VERSION, text(RECORD_VERSION)),
-        (STATUS, word(Status::Started.as_str())),
         (OWNER, text(owner)),
         (GENERATION, text(generation)),
         (ATTEMPT, text(attempt)),
         (FINGERPRINT, text(fingerprint)),
         (LOCK_ACQUIRED_AT, millis(*lock_acquired_at)),
-        (LEASE_UNTIL, millis(*lease_until)),
     ];
-    values.extend(expiry(*expires_at));
-    values.extend(interrupted(*was_interrupted));
     values.extend(request_id.as_ref().map(|request_id| (REQUEST_ID, text(request_id))));
+    values.extend(state_of(record));
     values
 }
 
-/// The field `expires_at`, if the record expires.
-pub(super) fn expiry(expires_at: Option<Timestamp>) -> Option<(Field, Bytes)> {
-    expires_at.map(|at| (EXPIRES_AT, millis(at)))
-}
-
-/// The field `interrupted`, if the record was interrupted.
-pub(super) fn interrupted(interrupted: bool) -> Option<(Field, Bytes)> {
-    interrupted.then(|| (INTERRUPTED, word(TRUE)))
-}
-
-/// All fields of a record.
-pub(super) fn record(record: &Record) -> Values {
-    // The function `lock` writes the fields that are ignored here. If a field is added to `Record`, this code doesn't
-    // compile until it names the field.
-    let Record {
-        state,
-        owner: _,
-        generation: _,
-        attempt: _,
-        fingerprint: _,
-        lock_acquired_at,
-        expires_at: _,
-        interrupted: _,
-        request_id: _,
-    } = record;
-    // A record that isn't STARTED has no lease. `lock` gets a placeholder, and its field is removed from `values`.
-    let lease_until = record.lease_until();
-    let mut values = lock(&record.lock_until(lease_until.unwrap_or(*lock_acquired_at)));
-    if lease_until.is_none() {
-        values.retain(|(field, _)| *field != LEASE_UNTIL && *field != STATUS);
-        values.push((STATUS, word(record.status().as_str())));
-    }
-    if let State::Completed(kept) | State::Failed(kept) = state {
-        values.extend(outcome(kept));
-    }
-    values
-}
-
-/// The fields of an outcome's response.
-pub(super) fn outcome(outcome: &Outcome) -> Values {
-    let mut values = vec![(RESPONSE_ENCODING, text(Form::of(outcome).text()))];
-    if let Outcome::Retained(response) = outcome {
-        values.push((RESPONSE_LENGTH, text(response.length)));
-        values.push((RESPONSE_SHA256, text(Hex(&response.sha256))));
-        if let Place::Inline(kept) = &response.place {
-            values.push((RESPONSE, kept.clone()));
-        }
+/// The fields that can change under one owner and generation.
+pub(super) fn state_of(record: &Record) -> Values {
+    let mut values = vec![(STATUS, word(record.status().as_str()))];
+    values.extend(record.lease_until().map(|at| (LEASE_UNTIL, millis(at))));
+    values.extend(record.expires_at.map(|at| (EXPIRES_AT, millis(at))));
+    values.extend(record.interrupted.then(|| (INTERRUPTED, word(TRUE))));
+    let (State::Completed(outcome) | State::Failed(outcome)) = &record.state else { return values };
+    values.push((RESPONSE_ENCODING, text(Form::of(outcome).text())));
+    let Outcome::Retained(response) = outcome else { return values };
+    values.push((RESPONSE_LENGTH, text(response.length)));
+    values.push((RESPONSE_SHA256, text(Hex(&response.sha256))));
+    if let Place::Inline(kept) = &response.place {
+        values.push((RESPONSE, kept.clone()));
     }
     values
 }
@@ -231,7 +190,7 @@ fn state(fields: &mut Fields) -> Result<State, Unreadable> {
     };
     // All fields of this status have been taken. A field that's left belongs to another status, so it contradicts the
     // record's status, and the library can't know which of the two is right.
-    let left_over = optional().find(|field| fields.has(field));
+    let left_over = optional(false).find(|field| fields.has(field));
     match left_over {
         Some(field) => Err(Unreadable::new(field, "doesn't belong to the record's status")),
         None => Ok(state),

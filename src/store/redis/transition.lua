@@ -1,4 +1,4 @@
--- Applies one transition to one record if all its conditions hold. Otherwise, returns the record as it is.
+-- Applies one put to one record if all its conditions hold. Otherwise, returns the record as it is.
 --
 -- KEYS[1]  the record, a hash
 -- ARGV     the number of conditions, and each as a relation, a field and a value;
@@ -17,23 +17,11 @@ local function take()
   return ARGV[at]
 end
 
--- Whether one number is less than another. Both have at most 20 digits. Lua's numbers would lose the last digits, so
--- this compares them in halves, which are exact.
-local function is_less(one, other)
-  if not string.find(one, '^%d+$') or #one > 20 then return false end
-  one, other = string.rep('0', 20 - #one) .. one, string.rep('0', 20 - #other) .. other
-  local high, other_high = tonumber(string.sub(one, 1, 10)), tonumber(string.sub(other, 1, 10))
-  if high ~= other_high then return high < other_high end
-  return tonumber(string.sub(one, 11)) < tonumber(string.sub(other, 11))
-end
-
 local function holds(relation, field, value)
   if relation == 'no record' then return redis.call('EXISTS', record) == 0 end
   local found = redis.call('HGET', record, field)
   if relation == 'missing' then return not found end
-  if not found then return false end
-  if relation == 'equal' then return found == value end
-  return relation == 'less' and is_less(found, value)
+  return relation == 'equal' and found == value
 end
 
 for _ = 1, tonumber(take()) do

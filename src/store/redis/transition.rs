@@ -1,4 +1,4 @@
-//! Translates each write of the contract into the script's arguments: conditions, fields to remove and fields to set.
+//! Translates a put into the script's arguments: conditions, fields to remove and fields to set.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use redis::{Cmd, Script, cmd};
 use super::codec::{self, Field, Values, millis, text, word};
 use crate::{
     record::{Generation, Owner, Status},
-    store::{Revision, Settlement, Write},
+    store::Put,
     time::Timestamp,
 };
 
@@ -57,7 +57,6 @@ enum Relation {
     NoRecord,
     Equal,
     Missing,
-    Less,
 }
 
 impl Relation {
@@ -66,15 +65,16 @@ impl Relation {
             Self::NoRecord => "no record",
             Self::Equal => "equal",
             Self::Missing => "missing",
-            Self::Less => "less",
         }
     }
 }
 
+type Condition = (Relation, Field, Bytes);
+
 /// The arguments of one run of the script.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Transition {
-    conditions: Vec<(Relation, Field, Bytes)>,
+    conditions: Vec<Condition>,
     removed: Vec<Field>,
     /// When the record expires. Redis removes it [`SWEEP_MARGIN_MS`] later. `None` means never.
     expires_at: Option<Timestamp>,
@@ -84,142 +84,31 @@ pub(super) struct Transition {
 }
 
 impl Transition {
-    /// Translates `write`.
-    pub(super) fn of(write: &Write) -> Self {
-        let claims = matches!(write, Write::Claim(_) | Write::Reclaim { .. } | Write::TakeOver { .. });
-        Self { claims, ..Self::parts_of(write) }
-    }
-
-    fn parts_of(write: &Write) -> Self {
-        match write {
-            Write::Claim(lock) => Self::default().if_absent().sets(codec::lock(lock), lock.expires_at),
-            Write::Reclaim { seen, lock } => Self::default()
-                .if_status(seen.status)
-                .if_held(seen.owner, seen.generation)
-                .if_time(codec::EXPIRES_AT, seen.expires_at)
-                .if_time(codec::LEASE_UNTIL, seen.lease_until)
-                .replaces(codec::lock(lock), lock.expires_at)
-                .forgets_the_trace(),
-            Write::TakeOver { seen, lock } => {
-                let mut values = codec::lock(lock);
-                // Keep the stored fingerprint. It equals the lock's, since T3 is only for equal fingerprints.
-                values.retain(|(field, _)| *field != codec::FINGERPRINT);
-                Self::default()
-                    .if_status(Status::Started)
-                    .if_held(seen.owner, seen.generation)
-                    .if_equal(codec::LOCK_ACQUIRED_AT, millis(seen.lock_acquired_at))
-                    .if_time(codec::LEASE_UNTIL, seen.lease_until)
-                    .replaces(values, lock.expires_at)
+    /// Translates `put`.
+    pub(super) fn of(put: &Put) -> Self {
+        let new = put.record();
+        let (conditions, is_same_claim) = match put {
+            Put::Create(_) => (vec![(Relation::NoRecord, "", Bytes::new())], false),
+            Put::Replace { seen, new } => {
+                let mut conditions = claimed(seen.status(), seen.owner, seen.generation);
+                conditions.push(at(codec::LEASE_UNTIL, seen.lease_until()));
+                conditions.push(at(codec::EXPIRES_AT, seen.expires_at));
+                (conditions, new.is_claim_of(seen))
             }
-            Write::Settle { owner, generation, settlement } => Self::default()
-                .if_status(Status::Started)
-                .if_held(*owner, *generation)
-                .settles(settlement, vec![]),
-            Write::Extend { owner, generation, lease_until, expires_at } => Self::default()
-                .if_status(Status::Started)
-                .if_held(*owner, *generation)
-                .if_relation(Relation::Less, codec::LEASE_UNTIL, millis(*lease_until))
-                .extends(*lease_until, *expires_at),
-            Write::Conclude { seen, record } => {
-                let found = match seen {
-                    Some(seen) => Self::default().if_seen(seen),
-                    None => Self::default().if_absent(),
-                };
-                found.replaces(codec::record(record), record.expires_at).forgets_the_trace()
-            }
-            Write::Resolve { seen, owner, generation, settlement } => {
-                let values = vec![(codec::OWNER, text(owner)), (codec::GENERATION, text(generation))];
-                Self::default().if_seen(seen).settles(settlement, values)
-            }
-        }
-    }
-
-    fn if_relation(mut self, relation: Relation, field: Field, value: Bytes) -> Self {
-        self.conditions.push((relation, field, value));
-        self
-    }
-
-    fn if_absent(self) -> Self {
-        self.if_relation(Relation::NoRecord, "", Bytes::new())
-    }
-
-    fn if_equal(self, field: Field, value: Bytes) -> Self {
-        self.if_relation(Relation::Equal, field, value)
-    }
-
-    fn if_status(self, status: Status) -> Self {
-        self.if_equal(codec::STATUS, word(status.as_str()))
-    }
-
-    fn if_held(self, owner: Owner, generation: Generation) -> Self {
-        self.if_equal(codec::OWNER, text(owner)).if_equal(codec::GENERATION, text(generation))
-    }
-
-    fn if_time(self, field: Field, time: Option<Timestamp>) -> Self {
-        match time {
-            Some(time) => self.if_equal(field, millis(time)),
-            None => self.if_relation(Relation::Missing, field, Bytes::new()),
-        }
-    }
-
-    fn if_seen(self, seen: &Revision) -> Self {
-        self.if_status(seen.status)
-            .if_held(seen.owner, seen.generation)
-            .if_equal(codec::LOCK_ACQUIRED_AT, millis(seen.lock_acquired_at))
-            .if_time(codec::LEASE_UNTIL, seen.lease_until)
-            .if_time(codec::EXPIRES_AT, seen.expires_at)
-    }
-
-    fn sets(mut self, values: Values, expires_at: Option<Timestamp>) -> Self {
-        self.values = values;
-        self.expires_at = expires_at;
-        self
-    }
-
-    /// Extends the lease. Also removes `response`, which a STARTED record doesn't have: the script's first write is
-    /// then a removal, which Redis accepts even when its memory is full. So a full Redis still extends leases.
-    fn extends(mut self, lease_until: Timestamp, expires_at: Option<Timestamp>) -> Self {
-        self.removed = vec![codec::RESPONSE];
-        let mut values = vec![(codec::LEASE_UNTIL, millis(lease_until))];
-        match codec::expiry(expires_at) {
-            Some(expiry) => values.push(expiry),
-            None => self.removed.push(codec::EXPIRES_AT),
-        }
-        self.sets(values, expires_at)
-    }
-
-    /// Sets `values`, and removes all other optional fields.
-    fn replaces(mut self, values: Values, expires_at: Option<Timestamp>) -> Self {
-        let is_set = |field: &Field| values.iter().any(|(set, _)| set == field);
-        self.removed = codec::optional().filter(|field| !is_set(field)).collect();
-        self.sets(values, expires_at)
-    }
-
-    /// Also removes the earlier record's `trace_id`.
-    fn forgets_the_trace(mut self) -> Self {
-        self.removed.push(codec::TRACE_ID);
-        self
-    }
-
-    /// Settles the record, and also sets `values`. The claim's request id stays. Only a release changes `interrupted`.
-    fn settles(self, settlement: &Settlement, mut values: Values) -> Self {
-        values.push((codec::STATUS, word(settlement.status().as_str())));
-        let mut stays: Vec<_> = codec::kept_when_settled().collect();
-        let expires_at = match settlement {
-            Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at) => {
-                values.extend(codec::outcome(outcome));
-                stays.push(codec::INTERRUPTED);
-                Some(*expires_at)
-            }
-            Settlement::Release { expires_at, interrupted } => {
-                values.extend(codec::interrupted(*interrupted));
-                Some(*expires_at)
-            }
+            Put::Mine { held, .. } => (claimed(Status::Started, held.owner, held.generation), true),
         };
-        values.extend(codec::expiry(expires_at));
-        let mut settled = self.replaces(values, expires_at);
-        settled.removed.retain(|field| !stays.contains(field));
-        settled
+        let values = if is_same_claim { codec::state_of(new) } else { codec::record(new) };
+        let is_set = |field: &Field| values.iter().any(|(set, _)| set == field);
+        let mut removed: Vec<_> = codec::optional(is_same_claim).filter(|field| !is_set(field)).collect();
+        if put.begins_anew() {
+            removed.push(codec::TRACE_ID);
+        }
+        let claims = new.status() == Status::Started && !is_same_claim;
+        // A first claim removes nothing, so a full Redis refuses it: the script's first write needs memory.
+        if matches!(put, Put::Create(_)) && claims {
+            removed.clear();
+        }
+        Self { conditions, removed, expires_at: new.expires_at, values, claims }
     }
 
     /// Whether a handler runs once this write is applied. Only such a write checks the server: a handler that has run
@@ -259,6 +148,22 @@ impl Transition {
             command.arg(*field).arg(&**value);
         }
         command
+    }
+}
+
+fn claimed(status: Status, owner: Owner, generation: Generation) -> Vec<Condition> {
+    let equal = |field, value| (Relation::Equal, field, value);
+    vec![
+        equal(codec::STATUS, word(status.as_str())),
+        equal(codec::OWNER, text(owner)),
+        equal(codec::GENERATION, text(generation)),
+    ]
+}
+
+fn at(field: Field, time: Option<Timestamp>) -> Condition {
+    match time {
+        Some(time) => (Relation::Equal, field, millis(time)),
+        None => (Relation::Missing, field, Bytes::new()),
     }
 }
 

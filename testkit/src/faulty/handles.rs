@@ -7,7 +7,7 @@ use std::{
 
 use lambda_idempotency::{
     StoredKey,
-    store::{BoxFuture, Record, Store, StoreError, Write, WriteOutcome, memory::MemoryStore},
+    store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, memory::MemoryStore},
 };
 
 /// A store that reads and then writes under a lock. Each handle has its own lock.
@@ -25,22 +25,18 @@ impl LockedPerHandle {
 }
 
 impl Store for LockedPerHandle {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         Box::pin(async move {
             let _lock = self.lock.lock().await;
             let current = self.shared.get(key);
             // The request takes time, so another handle can write now.
             tokio::task::yield_now().await;
-            Ok(match write.apply_to(current.as_ref()) {
+            Ok(match put.apply_to(current.as_ref()) {
                 Some(record) => {
                     self.shared.set(key, Some(record));
-                    WriteOutcome::Applied
+                    PutOutcome::Applied
                 }
-                None => WriteOutcome::Refused(current),
+                None => PutOutcome::Refused(current),
             })
         })
     }
@@ -69,16 +65,12 @@ impl CachedPerHandle {
 }
 
 impl Store for CachedPerHandle {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         Box::pin(async move {
             // Removes the cached record before the write and again after it, because a read during the write may cache
             // the old record.
             self.cache().remove(key);
-            let outcome = self.shared.apply(key, write).await;
+            let outcome = self.shared.put(key, put).await;
             self.cache().remove(key);
             outcome
         })

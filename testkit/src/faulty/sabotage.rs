@@ -1,5 +1,7 @@
 //! The ways in which the faulty store breaks the contract.
 
+use lambda_idempotency::store::{Put, Status};
+
 /// A sabotage of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
@@ -11,58 +13,28 @@ pub enum Sabotage {
     NotOlder(Condition),
     /// The store tests this condition, which the contract doesn't have.
     Overtested(Condition),
-    /// A settlement whose outcome is omitted does not test the generation.
+    /// A put of this kind keeps the old value of this field.
+    Keeps(Act, Field),
+    /// A put of this kind keeps the old value of this field if the new record has none.
+    KeepsIfUnset(Act, Field),
+    /// A put whose outcome is omitted does not test the generation.
     OmittedIsUnfenced,
     /// A settlement whose outcome is in chunks does not test the owner.
     PartsAreUnfenced,
-    /// An operator's write keeps the owner.
-    ResolveKeepsOwner,
-    /// An operator's write keeps the generation.
-    ResolveKeepsGeneration,
-    /// An operator's write to a settled record keeps the old status and outcome.
-    ResolveKeepsOutcome,
-    /// A takeover by an invocation without a request id does not test the lease.
+    /// A takeover or a reclaim by an invocation without a request id does not test the lease.
     NamelessIsUnfenced,
     /// An extension after the lease expired is refused.
     LateExtensionRefused,
-    /// An extension keeps the expiry.
-    ExtensionKeepsExpiry,
-    /// An extension does not move the expiry to an earlier time.
-    ExtensionKeepsLaterExpiry,
-    /// An extension keeps the lease.
-    ExtensionKeepsLease,
+    /// A put does not move the expiry to an earlier time.
+    ExpiryOnlyGrows,
     /// An extension counts as another attempt.
     ExtensionCounts,
     /// An extension loses the request id.
     ExtensionLosesRequestId,
-    /// An extension compares the leases as texts.
-    LeasesAreTexts,
-    /// An extension compares the leases as 64-bit floats.
-    LeasesAreFloats,
-    /// An extension compares the leases as signed integers.
-    LeasesAreSigned,
     /// The numbers of a version are compared as 64-bit floats.
     VersionsAreFloats,
-    /// A conclusion that saw a version is applied although the record is absent.
-    ConclusionTakesAbsent,
-    /// A conclusion whose outcome is omitted does not test the generation.
-    OmittedConclusionIsUnfenced,
-    /// A conclusion by an invocation without a request id keeps the old request id.
-    ConclusionKeepsRequestId,
-    /// A conclusion keeps the old record's fingerprint.
-    ConclusionKeepsFingerprint,
-    /// A conclusion keeps the old record's attempt.
-    ConclusionKeepsAttempt,
-    /// A conclusion keeps the time of the old lock.
-    ConclusionKeepsLock,
-    /// A conclusion to FAILED is stored as COMPLETED.
-    ConclusionIsCompletion,
-    /// A conclusion without an outcome, or with an omitted one, keeps the old outcome.
-    ConclusionKeepsOutcome,
-    /// A conclusion whose record is STARTED loses the lease, so the record counts as released.
-    ConclusionLosesLease,
-    /// A conclusion keeps the old expiry.
-    ConclusionKeepsExpiry,
+    /// A put that saw a version is applied although the record is absent.
+    AbsentIsReplaced,
     /// The store applies the write some time after it tested the condition.
     NotAtomic,
     /// A refused write is applied.
@@ -107,12 +79,8 @@ pub enum Sabotage {
     EmptyIsOmitted,
     /// A failure is stored as a completion.
     FailureIsCompletion,
-    /// A takeover without a request id keeps the old request id.
-    TakeOverKeepsRequestId,
-    /// A takeover overwrites the fingerprint.
-    TakeOverWritesFingerprint,
-    /// A reclaim keeps the old outcome. If a later outcome is omitted, the record shows the old one.
-    ReclaimLeavesOutcome,
+    /// If an outcome is omitted, the record shows an older one.
+    OldOutcomeShows,
     /// A seen version without an expiry matches any expiry.
     NoExpiryMatchesAny,
     /// A seen version with an expiry matches a record without one.
@@ -125,30 +93,10 @@ pub enum Sabotage {
     NoExpiryIsTheLast,
     /// A read shows a record without an expiry as absent.
     NoExpiryReadsAbsent,
-    /// A takeover without an expiry keeps the old expiry.
-    TakeOverKeepsExpiry,
-    /// An extension without an expiry keeps the old expiry.
-    ExtensionOnlyMovesExpiry,
-    /// A release keeps the expiry.
-    ReleaseKeepsExpiry,
-    /// A takeover keeps the mark that an earlier attempt was interrupted.
-    TakeOverKeepsInterrupted,
     /// An extension forgets that an earlier attempt was interrupted.
     ExtensionForgetsInterrupted,
-    /// A conclusion does not write whether an earlier attempt was interrupted.
-    ConclusionKeepsInterrupted,
-    /// A release does not write whether an attempt was interrupted.
-    ReleaseKeepsInterrupted,
-    /// A release can set the mark that an attempt was interrupted, but never clears it.
-    ReleaseOnlySetsInterrupted,
     /// A completion or a failure forgets that an earlier attempt was interrupted.
     SettlementForgetsInterrupted,
-    /// A release stores another expiry than requested.
-    ReleaseMovesExpiry,
-    /// A release keeps the lease, so that the record still counts as STARTED.
-    ReleaseKeepsLease,
-    /// A settlement keeps the old expiry.
-    SettlementKeepsExpiry,
     /// A dropped call's answer goes to the next call.
     DroppedAnswersStay,
     /// Keys are cut at 255 bytes.
@@ -175,25 +123,45 @@ pub enum Sabotage {
     PartsGoWithCompletion,
 }
 
-/// One condition of a transition.
+/// One condition of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// The condition of a claim: the record is absent.
-    ClaimAbsent,
-    /// The condition of a reclaim on this field.
-    Reclaim(Field),
-    /// The condition of a takeover on this field.
-    TakeOver(Field),
-    /// The condition of a settlement on this field.
-    Settle(Field),
-    /// The condition of an extension on this field.
-    Extend(Field),
-    /// The condition of a conclusion that saw no record: the record is absent.
-    ConcludeAbsent,
-    /// The condition of a conclusion on this field.
-    Conclude(Field),
-    /// The condition of an operator's write on this field.
-    Resolve(Field),
+    /// There's no record.
+    Absent,
+    /// This field is as seen.
+    Replace(Field),
+    /// This field is the claim's.
+    Mine(Field),
+}
+
+/// What a put does to a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// It begins anew in place of the record.
+    Anew,
+    /// It takes the claim over.
+    TakeOver,
+    /// It extends the claim's lease.
+    Extend,
+    /// It settles the owner's claim.
+    Settle,
+    /// It settles the record for an operator.
+    Resolve,
+}
+
+impl Act {
+    /// Returns what `put` does.
+    pub fn of(put: &Put) -> Self {
+        let is_started = put.record().status() == Status::Started;
+        match put {
+            Put::Mine { .. } if is_started => Self::Extend,
+            Put::Mine { .. } => Self::Settle,
+            _ if put.begins_anew() => Self::Anew,
+            Put::Replace { seen, new } if new.is_claim_of(seen) => Self::Extend,
+            _ if is_started => Self::TakeOver,
+            _ => Self::Resolve,
+        }
+    }
 }
 
 /// One field of a record, named as in the record.
@@ -210,4 +178,5 @@ pub enum Field {
     ExpiresAt,
     Interrupted,
     RequestId,
+    Outcome,
 }

@@ -1,6 +1,6 @@
 //! A handler's writes in their own `TransactWriteItems`, without a record.
 
-use lambda_idempotency::store::{Store as _, WriteOutcome, dynamodb::Transaction};
+use lambda_idempotency::store::{PutOutcome, Store as _, dynamodb::Transaction};
 
 use super::{TABLE, TOKEN, cancelled, hasty, on, one, written};
 use crate::wire::{Reply, Wire};
@@ -10,7 +10,7 @@ async fn committing_an_empty_transaction_sends_nothing() {
     let wire = Wire::scripted(None, &[Reply::error(400, "ValidationException", "no items")]).await;
     let store = on(&wire).await;
     let committed = store.transactions().unwrap().commit_alone(&Transaction::new(), TOKEN).await;
-    assert_eq!(written(committed), WriteOutcome::Applied);
+    assert_eq!(written(committed), PutOutcome::Applied);
     assert!(wire.requests().is_empty());
 }
 

@@ -14,7 +14,7 @@ use lambda_idempotency::{
         batch::{Batch, SqsMessage},
         event::IntoKey,
     },
-    store::{BoxFuture, Record, Store, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},
+    store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, StoreErrorKind, memory::MemoryStore},
     time::{Clock, Timestamp, system_clock},
 };
 use lambda_runtime::{
@@ -112,11 +112,7 @@ impl Counting {
 }
 
 impl Store for Counting {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         Box::pin(async move {
             self.asked()?;
             // Lets other tasks run, as a network call does.
@@ -124,10 +120,10 @@ impl Store for Counting {
                 0 => tokio::task::yield_now().await,
                 millis => system_clock().sleep(Duration::from_millis(millis)).await,
             }
-            if self.takes_claims_alone.load(Ordering::SeqCst) && !matches!(write, Write::Claim(..)) {
+            if self.takes_claims_alone.load(Ordering::SeqCst) && !matches!(put, Put::Create(_)) {
                 return Err(StoreError::new(StoreErrorKind::Unavailable, "down"));
             }
-            self.inner.apply(key, write).await
+            self.inner.put(key, put).await
         })
     }
 

@@ -6,8 +6,8 @@ use lambda_idempotency::{
     Begun, Builder, Claim, Fingerprint, Idempotency, Key, StoredKey,
     settings::Execution,
     store::{
-        BoxFuture, Outcome, Record, State, Store, StoreError, StoreErrorKind, StoredResponse, Write,
-        WriteOutcome, memory::MemoryStore,
+        BoxFuture, Outcome, Put, PutOutcome, Record, State, Store, StoreError, StoreErrorKind,
+        StoredResponse, memory::MemoryStore,
     },
 };
 
@@ -114,16 +114,12 @@ async fn interrupted_handlers_leak_no_secret() {
 struct Forgetful(MemoryStore, StoreErrorKind);
 
 impl Store for Forgetful {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        match write {
-            Write::Settle { .. } => {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        match put {
+            Put::Mine { .. } => {
                 Box::pin(async { Err(StoreError::new(self.1, "the settlement failed").maybe_applied(true)) })
             }
-            _ => self.0.apply(key, write),
+            _ => self.0.put(key, put),
         }
     }
 

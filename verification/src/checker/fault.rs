@@ -1,7 +1,7 @@
 //! Performs the testing kit's faults on writes, reads and processes.
 
 use lambda_idempotency::{
-    store::{Outcome, Settlement, State as RecordState, StoreErrorKind, Write},
+    store::{Outcome, StoreErrorKind},
     testing::Fault,
 };
 
@@ -9,7 +9,7 @@ use super::{Checker, Happening, Heard};
 use crate::{
     coverage::Mark,
     model::{Late, Slot, Stage},
-    under_test::Protocol,
+    under_test::{Protocol, outcome},
 };
 
 impl<P: Protocol> Checker<'_, P> {
@@ -56,9 +56,8 @@ impl<P: Protocol> Checker<'_, P> {
             }
             Fault::Refuse => Mark::Rejected,
             Fault::Unstorable => {
-                if !self.write(slot.write).is_some_and(has_response) {
-                    return None;
-                }
+                // Only a response can be refused for good.
+                let Some(Outcome::Retained(_)) = outcome(self.put(slot.write)?.record()) else { return None };
                 it.slot(at).is_unstorable = true;
                 Mark::Unstorable
             }
@@ -113,19 +112,4 @@ fn crashed(slot: &Slot) -> Mark {
         Stage::Pausing => Mark::CrashPausing,
         Stage::Running => Mark::CrashRunning,
     }
-}
-
-/// Whether a write carries a response, which a store may refuse to store.
-fn has_response(write: &Write) -> bool {
-    let outcome = match write {
-        Write::Settle {
-            settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
-        } => outcome,
-        Write::Conclude { record, .. } => match &record.state {
-            RecordState::Completed(outcome) | RecordState::Failed(outcome) => outcome,
-            RecordState::Started { .. } | RecordState::Released => return false,
-        },
-        _ => return false,
-    };
-    matches!(outcome, Outcome::Retained(_))
 }

@@ -16,7 +16,7 @@ impl<P: Protocol> Checker<'_, P> {
     pub(super) fn usable_until(&self, slot: &Slot) -> Option<Timestamp> {
         let reserve = millis(self.configuration.reserve);
         match self.claims.get(slot.held) {
-            Some(held) => Some(held.lease_until.saturating_sub(reserve)),
+            Some(held) => Some(held.lock.lease_until.saturating_sub(reserve)),
             None => Some(self.plans.get(slot.plan)?.usable_until),
         }
     }
@@ -32,7 +32,7 @@ impl<P: Protocol> Checker<'_, P> {
                 continue;
             };
             let now = self.configuration.clock(explored.time, slot.clock);
-            let is_inside = now <= held.lease_until;
+            let is_inside = now <= held.lock.lease_until;
             inside += u8::from(is_inside);
             let may_be_polled = match self.configuration.host {
                 Host::Kills => true,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use lambda_idempotency::{
     protocol::{Action, End, Event, Fault, Input, Refusal},
     settings::Execution,
-    store::{Outcome, Place, Record, State as RecordState, Write, WriteOutcome},
+    store::{Outcome, Place, Put, PutOutcome, Record, State as RecordState},
     time::Timestamp,
 };
 
@@ -16,7 +16,7 @@ use crate::{
     invariants::{Flaws, Invariant},
     judge::Step,
     model::{Answer, Delivery, NOBODY, Slot, Stage, Verdict},
-    under_test::{Protocol, Sent},
+    under_test::{Protocol, Purpose, Sent},
 };
 
 impl<P: Protocol> Checker<'_, P> {
@@ -59,11 +59,8 @@ impl<P: Protocol> Checker<'_, P> {
             Next::Apply(write) => {
                 // A settlement that's sent after a read is a retry too. There's no pause before it, since the read
                 // has taken time.
-                let is_settlement = self.write(write).is_some_and(|write| write.lock().is_none());
-                let is_interruption = self.write(write).is_some_and(Write::is_interruption);
-                let is_retry =
-                    matches!(heard, Heard::Found(_)) || is_interruption && matches!(heard, Heard::Refused(_));
-                after.retries += u8::from(is_settlement && is_retry);
+                let is_settlement = !self.is_claim(write);
+                after.retries += u8::from(is_settlement && matches!(heard, Heard::Found(_)));
                 // A request that's sent again is as ambiguous as it was before. A different request isn't ambiguous.
                 after.is_in_doubt = is_in_doubt && write == slot.write;
                 (after.stage, after.write) = (Stage::Applying, write);
@@ -73,7 +70,11 @@ impl<P: Protocol> Checker<'_, P> {
                 (after.stage, after.is_in_doubt) = (Stage::Pausing, is_in_doubt);
                 after.retries += u8::from(delivery.verdict != Verdict::None);
             }
-            Next::Extend(write) => (after.stage, after.write) = (Stage::Extending, write),
+            Next::Extend(write) => {
+                (after.stage, after.write) = (Stage::Extending, write);
+                // A refusal may have shown that an earlier extension was applied.
+                after.held = stepped.held.unwrap_or(after.held);
+            }
             Next::Run(held) => {
                 (after.stage, after.write, after.held) = (Stage::Running, 0, held);
                 self.start(it, slot.delivery, held);
@@ -140,7 +141,7 @@ impl<P: Protocol> Checker<'_, P> {
     /// Notes that the handler starts, and checks that it's allowed to start.
     fn start(&self, it: &mut Happening, delivery: u8, held: u32) {
         let Some(held) = self.claims.get(held) else { return };
-        let generation = held.generation.get();
+        let generation = held.lock.generation.get();
         it.explored.deliveries[usize::from(delivery)].has_started = true;
         if self.configuration.clocks_agree() {
             it.flaws.unless(generation > it.explored.highest_start, Invariant::StartsInOrder);
@@ -151,8 +152,8 @@ impl<P: Protocol> Checker<'_, P> {
         it.explored.has_run |= self.configuration.execution_of(delivery) == Execution::AtMostOnce;
         if it.explored.holder == delivery {
             let operation = it.explored.operation;
-            it.flaws.unless(held.is_takeover || !operation.was_interrupted, Invariant::TakeoverTold);
-            it.flaws.unless(operation.was_left || !held.is_takeover, Invariant::TakeoverTrue);
+            it.flaws.unless(held.lock.interrupted || !operation.was_interrupted, Invariant::TakeoverTold);
+            it.flaws.unless(operation.was_left || !held.lock.interrupted, Invariant::TakeoverTrue);
         }
     }
 
@@ -227,9 +228,9 @@ impl<P: Protocol> Checker<'_, P> {
         };
         let (flaws, coverage) = (step.flaws(), step.coverage());
         let next = match action {
-            Action::Apply(write @ Write::Extend { .. }) => Next::Extend(self.number(write, None)),
-            Action::Apply(write) => Next::Apply(self.number(write, None)),
-            Action::Commit { write, submission } => Next::Apply(self.number(write, Some(submission))),
+            Action::Put(put) if Purpose::of(&put) == Purpose::Extend => Next::Extend(self.number(put, None)),
+            Action::Put(put) => Next::Apply(self.number(put, None)),
+            Action::Commit { put, submission } => Next::Apply(self.number(put, Some(submission))),
             Action::Read => Next::Read,
             Action::Pause(_) => Next::Pause,
             Action::Claimed(held) => Next::Run(self.claims.number(held)),
@@ -253,16 +254,16 @@ impl<P: Protocol> Checker<'_, P> {
         Stepped { machine: self.machines.number(after), held, next, flaws, coverage }
     }
 
-    fn number(&mut self, write: Write, submission: Option<u32>) -> u32 {
-        self.writes.number(Sent { write, submission })
+    fn number(&mut self, put: Put, submission: Option<u32>) -> u32 {
+        self.writes.number(Sent { put, submission })
     }
 
     fn event(&self, key: StepKey, delivery: u8) -> Event {
         let record = |number| self.records.get(number).map(|record| Record::clone(record));
         match key.heard {
             Heard::Begin => Event::Begin,
-            Heard::Applied => Event::Answered(WriteOutcome::Applied),
-            Heard::Refused(number) => Event::Answered(WriteOutcome::Refused(record(number))),
+            Heard::Applied => Event::Answered(PutOutcome::Applied),
+            Heard::Refused(number) => Event::Answered(PutOutcome::Refused(record(number))),
             Heard::Found(number) => Event::Found(record(number)),
             Heard::Failed(kind, maybe_applied) => Event::Failed(Fault { kind, maybe_applied }),
             Heard::Resumed => Event::Resumed,
@@ -296,9 +297,8 @@ impl<P: Protocol> Checker<'_, P> {
                 | Next::Denied
                 | Next::Over => return None,
             };
-            let settled = self.write(key.write).is_some_and(|write| write.lock().is_none());
-            let claims = matches!(stepped.next, Next::Apply(write)
-                if self.write(write).is_some_and(|write| write.lock().is_some()));
+            let settled = self.sent(key.write).is_some() && !self.is_claim(key.write);
+            let claims = matches!(stepped.next, Next::Apply(write) if self.is_claim(write));
             // An executor without a claim sends a new conclusion if another delivery's record blocked its last
             // conclusion. `longest_run` explains why neither this step nor a new claim after a settlement is an edge.
             let concludes = matches!(stepped.next, Next::Apply(write)

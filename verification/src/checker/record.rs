@@ -1,14 +1,12 @@
-//! The store's side of the checker: delivers writes, and checks every change of the record.
+//! The store's side of the checker: delivers puts, and checks every change of the record.
 
 use std::rc::Rc;
 
 use lambda_idempotency::{
     protocol::{Action, Event, Input, Refusal},
     settings::Execution,
-    store::{
-        Generation, Outcome, Owner, Record, Revision, Settlement, State as RecordState, Status, Write,
-        WriteOutcome,
-    },
+    store::{Outcome, Put, PutOutcome, Record, State as RecordState, Status},
+    testing::Call,
     time::Timestamp,
 };
 
@@ -18,15 +16,14 @@ use crate::{
     coverage::Mark,
     invariants::Invariant,
     model::{Delivery, NOBODY, Operation, Verdict},
-    under_test::{Effect, Protocol, Sent},
+    under_test::{Effect, Protocol, Purpose, Sent, fits, is_same_run},
 };
 
 impl<P: Protocol> Checker<'_, P> {
-    /// Delivers a write to the store, even if no executor waits for its response any more. Every write that changes
+    /// Delivers a put to the store, even if no executor waits for its response any more. Every put that changes
     /// the record goes through here.
     pub(super) fn store(&mut self, it: &mut Happening, number: u32, sender: u8) -> Option<Stored> {
         let sent = Rc::clone(self.writes.get(number)?);
-        let write = &sent.write;
         if self.is_known(it, number) {
             it.reach(Mark::Repeated);
             return Some(Stored::Repeated);
@@ -37,58 +34,46 @@ impl<P: Protocol> Checker<'_, P> {
             self.committed(it, number, sender, stored);
         }
         let current = self.records.get(before).cloned();
+        let current = current.as_deref();
         if stored == Stored::Refused {
-            self.refused(it, &sent, current.as_deref(), sender);
+            it.reach(refused(&sent));
+            it.flaws.unless(!fits(&sent.put, current), Invariant::OwnerNotRefused);
             return Some(stored);
         }
         it.explored.has_effect = makes_writes;
-        match &current {
-            Some(current) => {
-                let after = match stored {
-                    Stored::Put(after) => self.records.get(after).map(Rc::as_ref),
-                    _ => None,
-                };
-                self.changed(it, write, current, after, sender);
-            }
-            // A missing record may be created only by a claim, or by a conclusion that saw no record.
+        let after = match stored {
+            Stored::Put(after) => self.records.get(after).map(Rc::as_ref),
+            _ => None,
+        };
+        match current {
+            Some(current) => self.changed(it, &sent.put, current, after, sender),
             None => {
-                let makes = write.lock().is_some() || matches!(write, Write::Conclude { seen: None, .. });
+                let makes = matches!(sent.put, Put::Create(_));
                 it.flaws.unless(makes || stored == Stored::Removed, Invariant::OwnerSettles);
             }
         }
-        match write {
-            Write::Settle { settlement, .. } => self.settled(it, &sent, settlement, sender),
-            Write::Resolve { settlement, .. } => resolved(it, settlement, current.as_deref()),
-            Write::Extend { .. } => it.reach(Mark::T7),
-            write if write.is_interruption() => it.reach(Mark::T9),
-            Write::Conclude { record, .. } => {
-                self.concluded(it, &sent, record, current.as_deref(), sender);
-            }
-            _ => self.claimed(it, write, current.as_deref(), sender),
+        let purpose = Purpose::of(&sent.put);
+        match purpose {
+            Purpose::Claim => self.claimed(it, &sent.put, current, sender),
+            Purpose::Extend => it.reach(Mark::T7),
+            Purpose::Interrupt => it.reach(Mark::T9),
+            Purpose::Settle => self.settled(it, &sent, sender),
+            Purpose::Conclude => self.concluded(it, &sent, current, sender),
+            Purpose::Resolve => resolved(it, &sent.put, current),
+        }
+        if let (true, Some(after)) = (purpose != Purpose::Claim, after) {
+            let is_kept = after.expires_at == sent.put.record().expires_at;
+            it.flaws.unless(is_kept, Invariant::ExpiryPromised);
         }
         it.explored.record = match stored {
             Stored::Put(record) => record,
             _ => 0,
         };
-        if let (Write::Extend { expires_at, .. }, Stored::Put(after)) = (write, stored) {
-            let is_moved = self.records.get(after).is_some_and(|record| record.expires_at == *expires_at);
-            it.flaws.unless(is_moved, Invariant::ExpiryPromised);
-        }
-        if let (Write::Settle { settlement, .. } | Write::Resolve { settlement, .. }, Stored::Put(after)) =
-            (write, stored)
-        {
-            let least = match settlement {
-                Settlement::Complete(_, expires_at) | Settlement::Fail(_, expires_at) => Some(*expires_at),
-                Settlement::Release { expires_at, .. } => Some(*expires_at),
-            };
-            let is_kept = self.records.get(after).is_some_and(|record| record.expires_at == least);
-            it.flaws.unless(is_kept, Invariant::ExpiryPromised);
-        }
         match stored {
             Stored::Put(record) => {
                 it.flaws.unless(self.becomes_claimable(record), Invariant::BecomesClaimable);
             }
-            Stored::Removed => self.removed(it, current.as_deref().map_or(Status::Released, Record::status)),
+            Stored::Removed => self.removed(it, current.map_or(Status::Released, Record::status)),
             Stored::Refused | Stored::Repeated => {}
         }
         Some(stored)
@@ -118,88 +103,61 @@ impl<P: Protocol> Checker<'_, P> {
         effect
     }
 
-    fn refused(&self, it: &mut Happening, sent: &Sent, current: Option<&Record>, sender: u8) {
-        let write = &sent.write;
-        it.reach(match write {
-            Write::Claim(_) => Mark::RefusedT1,
-            Write::Reclaim { .. } => Mark::RefusedT2,
-            write if write.is_interruption() => Mark::RefusedT9,
-            Write::TakeOver { .. } => Mark::RefusedT3,
-            Write::Settle { .. } if sent.submission.is_some() => Mark::RefusedT8,
-            Write::Settle { .. } => Mark::RefusedSettle,
-            Write::Resolve { .. } => Mark::OperatorLost,
-            Write::Extend { .. } => Mark::RefusedT7,
-            Write::Conclude { .. } => Mark::RefusedConclusion,
-        });
-        let is_current = current.is_some_and(|record| holds(it, write, record, sender));
-        it.flaws.unless(!is_current, Invariant::OwnerNotRefused);
-    }
-
     /// Checks the change of an existing record.
-    fn changed(
-        &self,
-        it: &mut Happening,
-        write: &Write,
-        current: &Record,
-        after: Option<&Record>,
-        sender: u8,
-    ) {
-        match write {
-            Write::Claim(_) => it.flaws.unless(false, Invariant::ClaimSeesVersion),
-            Write::TakeOver { lock, .. } if write.is_interruption() => {
-                it.flaws.unless(holds(it, write, current, sender), Invariant::OwnerInterrupts);
-                // The handler of the claim has ended, and only its lease changes.
-                let has_ended = it
-                    .explored
-                    .deliveries
-                    .get(usize::from(sender))
-                    .is_some_and(|delivery| delivery.verdict == Verdict::Interrupt);
-                let short = RecordState::Started { lease_until: lock.lease_until };
-                let is_same = after.is_some_and(|after| *after == Record { state: short, ..current.clone() });
-                let is_shorter = Some(lock.lease_until) < current.lease_until();
-                it.flaws.unless(has_ended && is_same && is_shorter, Invariant::OwnerInterrupts);
+    fn changed(&self, it: &mut Happening, put: &Put, current: &Record, after: Option<&Record>, sender: u8) {
+        let purpose = Purpose::of(put);
+        let is_current = fits(put, Some(current));
+        let is_held = is_current && it.explored.holder == sender;
+        match purpose {
+            Purpose::Claim | Purpose::Conclude | Purpose::Resolve => {
+                it.flaws.unless(is_current, Invariant::ClaimSeesVersion);
             }
-            Write::Reclaim { seen, .. } | Write::TakeOver { seen, .. } | Write::Resolve { seen, .. } => {
-                it.flaws.unless(*seen == Revision::of(current), Invariant::ClaimSeesVersion);
+            Purpose::Interrupt => {
+                // The handler of the claim has ended, and only its lease changes. An extension whose answer was lost
+                // may have moved the expiry too. `judge` compares the lease with the claim's.
+                let sender = it.explored.deliveries.get(usize::from(sender));
+                let has_ended = sender.is_some_and(|delivery| delivery.verdict == Verdict::Interrupt);
+                let is_same = after.is_some_and(|after| {
+                    let (state, expires_at) = (after.state.clone(), after.expires_at);
+                    *after == Record { state, expires_at, ..current.clone() }
+                });
+                it.flaws.unless(is_held && has_ended && is_same, Invariant::OwnerInterrupts);
             }
-            Write::Conclude { seen, .. } => {
-                it.flaws.unless(*seen == Some(Revision::of(current)), Invariant::ClaimSeesVersion);
-            }
-            Write::Extend { .. } => {
-                it.flaws.unless(holds(it, write, current, sender), Invariant::OwnerExtends);
+            Purpose::Extend => {
+                it.flaws.unless(is_held, Invariant::OwnerExtends);
                 let lease = |record: &Record| record.lease_until();
                 let grows = after.is_some_and(|after| {
                     lease(after) > lease(current) && !is_sooner(after.expires_at, current.expires_at)
                 });
                 it.flaws.unless(grows, Invariant::LeasesGrow);
             }
-            Write::Settle { settlement, .. } => {
+            Purpose::Settle => {
                 // Storing the same settlement again isn't a change.
                 let is_same =
                     it.explored.holder == sender && after.is_some_and(|after| after.state == current.state);
-                let invariant = match settlement {
-                    Settlement::Release { .. } => Invariant::OwnerReleases,
-                    Settlement::Complete(..) | Settlement::Fail(..) => Invariant::OwnerSettles,
+                let invariant = match put.record().status() {
+                    Status::Released => Invariant::OwnerReleases,
+                    _ => Invariant::OwnerSettles,
                 };
-                it.flaws.unless(is_same || holds(it, write, current, sender), invariant);
+                it.flaws.unless(is_same || is_held, invariant);
             }
+        }
+        if is_current && matches!(purpose, Purpose::Extend | Purpose::Settle) {
+            it.flaws.unless(is_same_run(current, put.record()), Invariant::ClaimKept);
         }
         let now = self.true_time(it);
         let is_settled = matches!(current.status(), Status::Completed | Status::Failed);
         let is_same = after.is_some_and(|after| after.state == current.state);
-        let is_operators = matches!(write, Write::Resolve { .. });
+        let is_operators = purpose == Purpose::Resolve;
         let may_go = is_same || is_operators || !counts(current.expires_at, now);
         it.flaws.unless(!is_settled || may_go, Invariant::OutcomeKept);
         if is_operators {
             let grows = after.is_none_or(|after| after.generation > current.generation);
             it.flaws.unless(grows, Invariant::GenerationsGrow);
         }
-        let claims = match write {
-            Write::Conclude { record, .. } => Some((record.generation, record.fingerprint)),
-            write => write.lock().map(|lock| (lock.generation, lock.fingerprint)),
-        };
-        if let Some((generation, fingerprint)) = claims {
-            it.flaws.unless(generation > current.generation, Invariant::GenerationsGrow);
+        if matches!(purpose, Purpose::Claim | Purpose::Conclude) {
+            let new = put.record();
+            it.flaws.unless(new.generation > current.generation, Invariant::GenerationsGrow);
             let is_live = match current.state {
                 RecordState::Started { lease_until } => now <= lease_until || counts(current.expires_at, now),
                 RecordState::Completed(_) | RecordState::Failed(_) => counts(current.expires_at, now),
@@ -208,41 +166,42 @@ impl<P: Protocol> Checker<'_, P> {
             // This check uses true time. `judge` also checks by the executor's own clock that no step replaces
             // another request's live record.
             if self.configuration.clocks_agree() {
-                let matches = fingerprint == current.fingerprint;
+                let matches = new.fingerprint == current.fingerprint;
                 it.flaws.unless(matches || !is_live, Invariant::MismatchHarmless);
             }
         }
     }
 
-    fn settled(&self, it: &mut Happening, sent: &Sent, settlement: &Settlement, sender: u8) {
+    fn settled(&self, it: &mut Happening, sent: &Sent, sender: u8) {
         let Some(delivery) = it.explored.deliveries.get_mut(usize::from(sender)) else { return };
         delivery.is_stored = true;
         let verdict = delivery.verdict;
-        let (mark, said) = match settlement {
-            Settlement::Complete(outcome, _) => {
+        let (mark, said) = match &sent.put.record().state {
+            RecordState::Completed(outcome) => {
                 let is_whole = goes_along(sent, *delivery);
                 it.flaws.unless(is_whole, Invariant::EffectsExactlyOnce);
                 let mark = if sent.submission.is_some() { Mark::T8 } else { Mark::T4 };
                 (mark, completes(sent, *delivery) && is_response(outcome, sender, word(sent)))
             }
-            Settlement::Fail(outcome, _) => {
+            RecordState::Failed(outcome) => {
                 (Mark::T5, verdict == Verdict::Fail && is_response(outcome, sender, verdict))
             }
             // Without a verdict, the executor releases a claim that it never used.
-            Settlement::Release { .. } => {
+            RecordState::Released => {
                 (Mark::T6, matches!(verdict, Verdict::Release | Verdict::Panic | Verdict::None))
             }
+            RecordState::Started { .. } => (Mark::T7, false),
         };
         it.flaws.unless(said, Invariant::VerdictKept);
         it.reach(mark);
-        match (settlement, verdict) {
-            (Settlement::Release { .. }, Verdict::Panic) => {
+        match (mark, verdict) {
+            (Mark::T6, Verdict::Panic) => {
                 it.reach(Mark::ReleasedByPanic);
                 it.explored.operation.panicked();
             }
-            (Settlement::Release { .. }, Verdict::Release) => it.explored.has_run = false,
-            (Settlement::Release { .. }, _) => {}
-            (Settlement::Complete(..) | Settlement::Fail(..), _) => {
+            (Mark::T6, Verdict::Release) => it.explored.has_run = false,
+            (Mark::T6, _) => {}
+            _ => {
                 it.explored.holder = sender;
                 it.explored.operation.end();
             }
@@ -250,14 +209,7 @@ impl<P: Protocol> Checker<'_, P> {
     }
 
     /// Checks a conclusion that the store has applied, and notes its outcome.
-    fn concluded(
-        &self,
-        it: &mut Happening,
-        sent: &Sent,
-        record: &Record,
-        current: Option<&Record>,
-        sender: u8,
-    ) {
+    fn concluded(&self, it: &mut Happening, sent: &Sent, current: Option<&Record>, sender: u8) {
         it.reach(match current.map(Record::status) {
             None => Mark::ConcludedAbsent,
             Some(Status::Started) => Mark::ConcludedLock,
@@ -272,7 +224,7 @@ impl<P: Protocol> Checker<'_, P> {
         let Some(delivery) = it.explored.deliveries.get_mut(usize::from(sender)) else { return };
         delivery.is_stored = true;
         let delivery = *delivery;
-        let said = match &record.state {
+        let said = match &sent.put.record().state {
             RecordState::Completed(outcome) => {
                 it.flaws.unless(goes_along(sent, delivery), Invariant::EffectsExactlyOnce);
                 if sent.submission.is_none() {
@@ -289,10 +241,10 @@ impl<P: Protocol> Checker<'_, P> {
         it.flaws.unless(said, Invariant::VerdictKept);
     }
 
-    fn claimed(&self, it: &mut Happening, write: &Write, current: Option<&Record>, sender: u8) {
+    fn claimed(&self, it: &mut Happening, put: &Put, current: Option<&Record>, sender: u8) {
         let status = current.map(Record::status);
-        it.reach(match (write, status) {
-            (Write::TakeOver { .. }, _) => Mark::T3,
+        it.reach(match (Call::of(put), status) {
+            (Call::TakeOver, _) => Mark::T3,
             (_, None) => Mark::T1,
             (_, Some(Status::Started)) => Mark::T2Lock,
             (_, Some(Status::Completed)) => Mark::T2Completed,
@@ -361,12 +313,12 @@ impl<P: Protocol> Checker<'_, P> {
                 Action::Refused(Refusal::OutcomeUnknown) => {
                     return self.is_unresolved(record);
                 }
-                Action::Apply(write) => match self.protocol.apply(write, Some(&current)) {
+                Action::Put(put) => match self.protocol.put(put, Some(&current)) {
                     Effect::Put(record) => {
                         current = record;
-                        Event::Answered(WriteOutcome::Applied)
+                        Event::Answered(PutOutcome::Applied)
                     }
-                    _ => Event::Answered(WriteOutcome::Refused(Some(current.clone()))),
+                    _ => Event::Answered(PutOutcome::Refused(Some(current.clone()))),
                 },
                 _ => return false,
             };
@@ -400,20 +352,35 @@ impl<P: Protocol> Checker<'_, P> {
 }
 
 /// Notes that an operator has settled the record, so that no delivery holds its claim any more.
-fn resolved(it: &mut Happening, settlement: &Settlement, before: Option<&Record>) {
+fn resolved(it: &mut Happening, put: &Put, before: Option<&Record>) {
     it.reach(match before.map(Record::status) {
         Some(Status::Started) => Mark::ResolvedLock,
         _ => Mark::ResolvedSettled,
     });
     it.explored.holder = NOBODY;
-    match settlement {
+    match put.record().status() {
         // The operator states that nothing happened.
-        Settlement::Release { .. } => {
+        Status::Released => {
             it.explored.has_run = false;
             it.explored.operation =
                 Operation { request: it.explored.operation.request, ..Operation::default() };
         }
-        Settlement::Complete(..) | Settlement::Fail(..) => it.explored.operation.end(),
+        _ => it.explored.operation.end(),
+    }
+}
+
+/// The mark for a put that the store refuses.
+fn refused(sent: &Sent) -> Mark {
+    match (Purpose::of(&sent.put), Call::of(&sent.put)) {
+        (Purpose::Claim, Call::Claim) => Mark::RefusedT1,
+        (Purpose::Claim, Call::TakeOver) => Mark::RefusedT3,
+        (Purpose::Claim, _) => Mark::RefusedT2,
+        (Purpose::Settle, _) if sent.submission.is_some() => Mark::RefusedT8,
+        (Purpose::Settle, _) => Mark::RefusedSettle,
+        (Purpose::Interrupt, _) => Mark::RefusedT9,
+        (Purpose::Resolve, _) => Mark::OperatorLost,
+        (Purpose::Extend, _) => Mark::RefusedT7,
+        (Purpose::Conclude, _) => Mark::RefusedConclusion,
     }
 }
 
@@ -428,28 +395,6 @@ fn is_sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
         (Some(one), Some(other)) => one < other,
         (one, None) => one.is_some(),
         (None, Some(_)) => false,
-    }
-}
-
-/// Whether `write` settles or extends the claim in `record`, and `sender` holds that claim.
-fn holds(it: &Happening, write: &Write, record: &Record, sender: u8) -> bool {
-    let is_mine = |owner: &Owner, generation: &Generation| {
-        it.explored.holder == sender
-            && record.status() == Status::Started
-            && record.owner == *owner
-            && record.generation == *generation
-    };
-    match write {
-        Write::Settle { owner, generation, .. } => is_mine(owner, generation),
-        // The new lease must end later than the record's.
-        Write::Extend { owner, generation, lease_until, .. } => {
-            is_mine(owner, generation) && record.lease_until() < Some(*lease_until)
-        }
-        // The lease must be as seen.
-        Write::TakeOver { seen, lock } if write.is_interruption() => {
-            is_mine(&lock.owner, &lock.generation) && record.lease_until() == seen.lease_until
-        }
-        _ => false,
     }
 }
 

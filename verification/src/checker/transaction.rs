@@ -118,9 +118,9 @@ impl<P: Protocol> Checker<'_, P> {
             Some(sent) => {
                 let current = self.records.get(current).map(Rc::as_ref);
                 if sent.submission.is_some() {
-                    self.protocol.commit(&sent.write, current)
+                    self.protocol.commit(&sent.put, current)
                 } else {
-                    (self.protocol.apply(&sent.write, current), false)
+                    (self.protocol.put(&sent.put, current), false)
                 }
             }
             None => (Effect::Refused, false),

@@ -2,13 +2,14 @@
 
 use lambda_idempotency::{
     protocol::{Action, Decline, End, Event, Refusal},
-    store::{Outcome, Settlement, State as RecordState, StoreErrorKind, Write, WriteOutcome},
+    store::{Generation, Outcome, Put, PutOutcome, State as RecordState, StoreErrorKind},
 };
 
 use super::Step;
 use crate::{
     coverage::{Coverage, Mark},
     model::Verdict,
+    under_test::{Purpose, outcome},
 };
 
 impl Step<'_> {
@@ -20,11 +21,11 @@ impl Step<'_> {
         }
         let mark = match self.action {
             Action::Claimed(held) => {
-                if held.is_takeover {
+                if held.lock.interrupted {
                     coverage.reach(Mark::TookOver);
                 }
                 match self.event {
-                    Event::Answered(WriteOutcome::Refused(_)) => Some(Mark::OwnByRefusal),
+                    Event::Answered(PutOutcome::Refused(_)) => Some(Mark::OwnByRefusal),
                     Event::Found(_) => Some(Mark::OwnByRead),
                     _ => None,
                 }
@@ -52,7 +53,7 @@ impl Step<'_> {
                 Some(RecordState::Completed(_) | RecordState::Failed(_)) => Mark::OpenExpired,
             }),
             Action::Extended(_) => Some(match self.event {
-                Event::Answered(WriteOutcome::Refused(_)) => Mark::ExtendedBefore,
+                Event::Answered(PutOutcome::Refused(_)) => Mark::ExtendedBefore,
                 _ => Mark::Extended,
             }),
             Action::NotExtended => Some(match self.event {
@@ -82,14 +83,10 @@ impl Step<'_> {
                 if self.shown().is_some() {
                     coverage.reach(if self.is_commit() { Mark::OwnCommitted } else { Mark::OwnSettled });
                 }
-                match self.write() {
-                    Some(Write::Settle { generation, .. })
-                        if self.held.is_some_and(|held| held.generation != *generation) =>
-                    {
-                        coverage.reach(Mark::RecordedAnew);
-                    }
-                    Some(Write::Settle { settlement: Settlement::Complete(Outcome::Omitted, _), .. }) => {
-                        coverage.reach(Mark::OmittedRecorded)
+                match self.put().filter(|_| self.was(Purpose::Settle)).map(Put::record) {
+                    Some(new) if !self.is_held(new.generation) => coverage.reach(Mark::RecordedAnew),
+                    Some(new) if outcome(new) == Some(&Outcome::Omitted) => {
+                        coverage.reach(Mark::OmittedRecorded);
                     }
                     _ => {}
                 }
@@ -131,29 +128,27 @@ impl Step<'_> {
     /// The mark of the phase that the step leads to. The machine's own phases are private. So this identifies the phase
     /// by the step's action, the event, the last request, and whether the handler has run.
     fn phase(&self) -> Option<Mark> {
+        let is_again = self.repeats(self.action);
+        if let Some(put) = self.sends() {
+            let is_held = self.is_held(put.record().generation);
+            let is_commit = matches!(self.action, Action::Commit { .. });
+            return Some(match Purpose::of(put) {
+                Purpose::Settle if is_commit && !is_held => Mark::RecordingCommits,
+                Purpose::Settle if is_commit && is_again => Mark::CommittingAgain,
+                Purpose::Settle if is_commit => Mark::Committing,
+                Purpose::Settle if !self.has_run() => Mark::GivingBack,
+                Purpose::Settle if is_held => Mark::Settling,
+                Purpose::Settle => Mark::RecordingSettles,
+                Purpose::Interrupt => Mark::Interrupting,
+                Purpose::Conclude | Purpose::Resolve if is_again => Mark::ConcludingAgain,
+                Purpose::Conclude | Purpose::Resolve => Mark::Concluding,
+                Purpose::Extend if self.shown().is_some() => Mark::ExtendingAgain,
+                Purpose::Extend => Mark::Extending,
+                Purpose::Claim if self.has_run() => Mark::Recording,
+                Purpose::Claim => Mark::Claiming,
+            });
+        }
         match (self.action, self.has_run()) {
-            (Action::Apply(Write::Settle { .. }), false) => Some(Mark::GivingBack),
-            (Action::Apply(Write::Settle { generation, .. }), true) => {
-                Some(if self.held.is_some_and(|held| held.generation == *generation) {
-                    Mark::Settling
-                } else {
-                    Mark::RecordingSettles
-                })
-            }
-            (Action::Commit { write: Write::Settle { generation, .. }, .. }, _) => {
-                Some(if self.held.is_some_and(|held| held.generation == *generation) {
-                    if self.repeats(self.action) { Mark::CommittingAgain } else { Mark::Committing }
-                } else {
-                    Mark::RecordingCommits
-                })
-            }
-            (Action::Commit { .. } | Action::Apply(Write::Conclude { .. }), _) => {
-                Some(if self.repeats(self.action) { Mark::ConcludingAgain } else { Mark::Concluding })
-            }
-            (Action::Apply(Write::Extend { .. }), _) => Some(Mark::Extending),
-            (Action::Apply(write), _) if write.is_interruption() => Some(Mark::Interrupting),
-            (Action::Apply(_), false) => Some(Mark::Claiming),
-            (Action::Apply(_), true) => Some(Mark::Recording),
             (Action::Read, _) if *self.event == Event::Look => Some(Mark::Looking),
             (Action::Read, true) if self.is_commit() => Some(Mark::LookingForCommit),
             (Action::Read, false) => Some(Mark::LookingForClaim),
@@ -168,5 +163,10 @@ impl Step<'_> {
             (Action::Pause(_), true) => Some(Mark::PausingToSettle),
             _ => None,
         }
+    }
+
+    /// Whether the claim under which the handler runs, or ran, has this generation.
+    fn is_held(&self, generation: Generation) -> bool {
+        self.held.is_some_and(|held| held.lock.generation == generation)
     }
 }

@@ -3,13 +3,13 @@
 
 use lambda_idempotency::{
     protocol::{Action, Event, Fault},
-    store::{Record, Revision, Status, Write, WriteOutcome},
+    store::PutOutcome,
 };
 
 use super::Step;
 use crate::{
     invariants::{Flaws, Invariant},
-    under_test::Sent,
+    under_test::{Purpose, Sent, fits},
 };
 
 impl Step<'_> {
@@ -43,32 +43,24 @@ impl Step<'_> {
 
     /// Whether the event proves that the earlier request can no longer be applied.
     fn cannot_be_made(&self, before: &Sent) -> bool {
-        let shown = match self.event {
-            Event::Answered(WriteOutcome::Refused(record)) | Event::Found(record) => record.as_ref(),
-            _ => return false,
-        };
-        match &before.write {
-            Write::Settle { owner, generation, .. } => !shown.is_some_and(|record: &Record| {
-                record.status() == Status::Started
-                    && record.owner == *owner
-                    && record.generation == *generation
-            }),
-            Write::Conclude { seen, .. } => *seen != shown.map(Revision::of),
+        match self.event {
+            Event::Answered(PutOutcome::Refused(record)) | Event::Found(record) => {
+                !fits(&before.put, record.as_ref())
+            }
             _ => false,
         }
     }
 }
 
 fn is_commit(sent: &Sent) -> bool {
-    sent.submission.is_some() || matches!(sent.write, Write::Conclude { .. })
+    sent.submission.is_some() || Purpose::of(&sent.put) == Purpose::Conclude
 }
 
 fn sent_by(action: &Action) -> Option<Sent> {
-    match action {
-        Action::Apply(write) => Some(Sent { write: write.clone(), submission: None }),
-        Action::Commit { write, submission } => {
-            Some(Sent { write: write.clone(), submission: Some(*submission) })
-        }
-        _ => None,
-    }
+    let (put, submission) = match action {
+        Action::Put(put) => (put, None),
+        Action::Commit { put, submission } => (put, Some(*submission)),
+        _ => return None,
+    };
+    Some(Sent { put: put.clone(), submission })
 }

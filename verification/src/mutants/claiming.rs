@@ -5,15 +5,16 @@ use std::time::Duration;
 use lambda_idempotency::{
     protocol::{Action, Event, Fault, Held, Plan, Refusal, Rules},
     settings::Execution,
-    store::{Generation, Owner, Record, State as RecordState, Status, StoreErrorKind, Write, WriteOutcome},
+    store::{Generation, Owner, Put, PutOutcome, Record, State as RecordState, Status, StoreErrorKind},
     time::Timestamp,
 };
 
 use crate::{
     configuration::{self, Configuration, TICK, millis, ticks},
     invariants::Invariant,
-    mutants::{Mutant, NONE, Outcome, small},
+    mutants::{Mutant, NONE, Outcome, sent_by, small, with_new},
     spaces,
+    under_test::Purpose,
 };
 
 /// All mutants of this group.
@@ -48,9 +49,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "the executor's lease is longer than the record's",
         caught_by: Invariant::GrantBeforeStart,
         does: |_, (state, action)| match action {
-            Action::Claimed(held) => {
-                let lease_until = held.lease_until.saturating_add(millis(TICK));
-                (state, Action::Claimed(Held { lease_until, ..held }))
+            Action::Claimed(mut held) => {
+                held.lock.lease_until = held.lock.lease_until.saturating_add(millis(TICK));
+                (state, Action::Claimed(held))
             }
             action => (state, action),
         },
@@ -91,7 +92,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a lease is in microseconds",
         caught_by: Invariant::LeaseBounded,
         does: |_, outcome| {
-            with_lock_lease(outcome, |lease| Timestamp::from_millis(lease.as_millis().saturating_mul(1000)))
+            with_claim(outcome, |new| {
+                new.state =
+                    leased(new, |lease| Timestamp::from_millis(lease.as_millis().saturating_mul(1000)));
+            })
         },
         ..NONE
     },
@@ -114,14 +118,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "the handler starts without time left",
         caught_by: Invariant::StartInTime,
         does: |moment, (state, action)| match (moment.event, &action, &moment.before.sent) {
-            (
-                Event::Answered(WriteOutcome::Applied),
-                Action::Apply(Write::Settle { .. }),
-                Some((_, sent)),
-            ) if !moment.is_settling() => match granted(sent) {
-                Some(held) => (state, Action::Claimed(held)),
-                None => (state, action),
-            },
+            (Event::Answered(PutOutcome::Applied), Action::Put(Put::Mine { .. }), Some((_, sent)))
+                if !moment.is_settling() =>
+            {
+                match granted(sent) {
+                    Some(held) => (state, Action::Claimed(held)),
+                    None => (state, action),
+                }
+            }
             _ => (state, action),
         },
         ..NONE
@@ -212,14 +216,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::ExpiryPromised,
         does: |moment, outcome| {
             let retention = moment.plan.rules.retention;
-            with_lock(outcome, |lock| lock.expires_at = Some(lock.lock_acquired_at.saturating_add(retention)))
+            with_claim(outcome, |new| new.expires_at = Some(new.lock_acquired_at.saturating_add(retention)))
         },
         ..NONE
     },
     Mutant {
         name: "a lock expires with its lease",
         caught_by: Invariant::ExpiryPromised,
-        does: |_, outcome| with_lock(outcome, |lock| lock.expires_at = Some(lock.lease_until)),
+        does: |_, outcome| with_claim(outcome, |new| new.expires_at = new.lease_until()),
         ..NONE
     },
     Mutant {
@@ -227,8 +231,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::GrantBeforeStart,
         does: |moment, (state, action)| match (moment.event, &action) {
             (
-                Event::Answered(WriteOutcome::Refused(None)) | Event::Found(None),
-                Action::Apply(Write::Claim(_)),
+                Event::Answered(PutOutcome::Refused(None)) | Event::Found(None),
+                Action::Put(Put::Create(_)),
             ) if !moment.is_settling() => {
                 let held = granted(&action);
                 (state, held.map_or(action, Action::Claimed))
@@ -242,7 +246,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::GrantBeforeStart,
         hears: |moment, event| match event {
             Event::Failed(_) if moment.is_doubtful() && !moment.is_settling() => {
-                Event::Answered(WriteOutcome::Applied)
+                Event::Answered(PutOutcome::Applied)
             }
             event => event,
         },
@@ -270,7 +274,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             Event::Failed(Fault { kind: StoreErrorKind::Unavailable, maybe_applied: false })
                 if !moment.is_settling() =>
             {
-                Event::Answered(WriteOutcome::Applied)
+                Event::Answered(PutOutcome::Applied)
             }
             event => event,
         },
@@ -294,11 +298,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a claim is retried endlessly on conflicts",
         caught_by: Invariant::Terminates,
         space: one,
-        hears: |moment, event| match (&event, &moment.before.sent) {
-            (
-                Event::Failed(Fault { kind: StoreErrorKind::Conflict, maybe_applied: false }),
-                Some((_, Action::Apply(write))),
-            ) if write.lock().is_some() && !moment.is_settling() => Event::Resumed,
+        hears: |moment, event| match &event {
+            Event::Failed(Fault { kind: StoreErrorKind::Conflict, maybe_applied: false })
+                if moment.was(Purpose::Claim) && !moment.is_settling() =>
+            {
+                Event::Resumed
+            }
             _ => event,
         },
         ..NONE
@@ -361,7 +366,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "the handler doesn't learn of a takeover",
         caught_by: Invariant::TakeoverTold,
         does: |_, (state, action)| match action {
-            Action::Claimed(held) => (state, Action::Claimed(Held { is_takeover: false, ..held })),
+            Action::Claimed(mut held) => {
+                held.lock.interrupted = false;
+                (state, Action::Claimed(held))
+            }
             action => (state, action),
         },
         ..NONE
@@ -410,39 +418,26 @@ fn with_rules(plan: Plan, rules: impl Fn(Rules) -> Rules) -> Plan {
 }
 
 fn with_lease(record: Record, lease: impl Fn(Timestamp) -> Timestamp) -> Record {
-    match record.state {
-        RecordState::Started { lease_until } => {
-            Record { state: RecordState::Started { lease_until: lease(lease_until) }, ..record }
-        }
-        _ => record,
+    Record { state: leased(&record, lease), ..record }
+}
+
+/// The state of a record with another lease, if it has one.
+fn leased(record: &Record, lease: impl Fn(Timestamp) -> Timestamp) -> RecordState {
+    match &record.state {
+        RecordState::Started { lease_until } => RecordState::Started { lease_until: lease(*lease_until) },
+        state => state.clone(),
     }
 }
 
-pub(super) fn with_lock(outcome: Outcome, change: impl Fn(&mut lambda_idempotency::store::Lock)) -> Outcome {
-    let (state, mut action) = outcome;
-    if let Action::Apply(Write::Claim(lock) | Write::Reclaim { lock, .. } | Write::TakeOver { lock, .. }) =
-        &mut action
-    {
-        change(lock);
-    }
-    (state, action)
+/// Changes the claim that an action sends.
+pub(super) fn with_claim(outcome: Outcome, change: impl FnOnce(&mut Record)) -> Outcome {
+    with_new(outcome, Purpose::Claim, change)
 }
 
-fn with_lock_lease(outcome: Outcome, lease: impl Fn(Timestamp) -> Timestamp) -> Outcome {
-    with_lock(outcome, |lock| lock.lease_until = lease(lock.lease_until))
-}
-
-/// The claim that a write grants if it's applied.
+/// The claim that a put grants if it's applied.
 fn granted(action: &Action) -> Option<Held> {
-    let Action::Apply(write) = action else { return None };
-    write.lock().map(|lock| Held {
-        owner: lock.owner,
-        generation: lock.generation,
-        attempt: lock.attempt,
-        lease_until: lock.lease_until,
-        is_takeover: false,
-        is_recovered: false,
-    })
+    let new = sent_by(action).filter(|put| Purpose::of(put) == Purpose::Claim)?.record();
+    Some(Held { lock: new.lock_until(new.lease_until()?), is_recovered: false })
 }
 
 /// Turns an ambiguous failure into a definite one.

@@ -2,106 +2,20 @@
 
 use lambda_idempotency::{
     protocol::{Action, Event, Held},
-    store::{Record, State as RecordState, Status, Write, WriteOutcome},
+    store::{Lock, Put, PutOutcome, Record, State as RecordState, Status},
+    time::Timestamp,
 };
 
 use crate::{
     configuration::{Configuration, TICK, millis, ticks},
     invariants::Invariant,
     model::Verdict,
-    mutants::{
-        Moment, Mutant, NONE,
-        store::{behind, extended, shipping},
-    },
-    under_test::Effect,
+    mutants::{Moment, Mutant, NONE, settling::prolong, store::extended, with_new},
+    under_test::Purpose,
 };
 
 /// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
-    Mutant {
-        name: "an extension tests only the status",
-        caught_by: Invariant::OwnerExtends,
-        space: extended,
-        applies: |write, current| match (write, current) {
-            (Write::Extend { .. }, Some(record)) if record.status() == Status::Started => {
-                longer(write, record)
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "an extension doesn't test the owner",
-        caught_by: Invariant::OwnerExtends,
-        space: || Configuration { extensions: 1, ..behind() },
-        applies: |write, current| match (write, current) {
-            (Write::Extend { generation, .. }, Some(record)) if record.generation == *generation => {
-                longer(write, record)
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "an extension doesn't test the generation",
-        caught_by: Invariant::OwnerExtends,
-        // The extension arrives late, after its sender has claimed the key again, under the same owner, to record
-        // its outcome. A clock more than M ahead lets the extension's lease end later than the new claim's lease.
-        space: || Configuration {
-            name: "a clock beyond M, ahead",
-            clocks: vec![0, 4 * TICK],
-            times: ticks(2),
-            lease: 2 * TICK,
-            ..extended()
-        },
-        applies: |write, current| match (write, current) {
-            (Write::Extend { owner, .. }, Some(record)) if record.owner == *owner => longer(write, record),
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "an extension makes a lease shorter",
-        caught_by: Invariant::LeasesGrow,
-        space: extended,
-        applies: |write, current| match (write, current) {
-            (Write::Extend { owner, generation, .. }, Some(record))
-                if record.status() == Status::Started
-                    && record.owner == *owner
-                    && record.generation == *generation =>
-            {
-                put(write, record)
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "an extension keeps the expiry",
-        caught_by: Invariant::ExpiryPromised,
-        space: extended,
-        applies: |write, current| match (write, current, shipping(write, current)) {
-            (Write::Extend { .. }, Some(before), Effect::Put(record)) => {
-                Effect::Put(Record { expires_at: before.expires_at, ..record })
-            }
-            (_, _, effect) => effect,
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "an extension reopens a settled record",
-        caught_by: Invariant::OutcomeKept,
-        space: extended,
-        applies: |write, current| match (write, current) {
-            (Write::Extend { owner, generation, .. }, Some(record))
-                if record.owner == *owner && record.generation == *generation =>
-            {
-                longer(write, record)
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
     Mutant {
         name: "an extension that finds the claim lost doesn't stop the handler",
         caught_by: Invariant::OwnerExtends,
@@ -117,7 +31,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::GrantBeforeStart,
         space: extended,
         hears: |moment, event| match event {
-            Event::Failed(_) if is_extending(moment) => Event::Answered(WriteOutcome::Applied),
+            Event::Failed(_) if is_extending(moment) => Event::Answered(PutOutcome::Applied),
             event => event,
         },
         ..NONE
@@ -127,9 +41,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::GrantBeforeStart,
         space: extended,
         does: |_, (state, action)| match action {
-            Action::Extended(held) => {
-                let lease_until = held.lease_until.saturating_add(millis(TICK));
-                (state, Action::Extended(Held { lease_until, ..held }))
+            Action::Extended(mut held) => {
+                held.lock.lease_until = held.lock.lease_until.saturating_add(millis(TICK));
+                (state, Action::Extended(held))
             }
             action => (state, action),
         },
@@ -139,12 +53,50 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a lease is extended for a day",
         caught_by: Invariant::LeaseBounded,
         space: extended,
-        does: |_, (state, mut action)| {
-            if let Action::Apply(Write::Extend { lease_until, expires_at, .. }) = &mut action {
-                *lease_until = lease_until.saturating_add(millis(2 * TICK));
-                *expires_at = expires_at.map(|expires_at| expires_at.saturating_add(millis(2 * TICK)));
+        does: |_, outcome| with_new(outcome, Purpose::Extend, prolong),
+        ..NONE
+    },
+    Mutant {
+        name: "an extension makes a lease shorter",
+        caught_by: Invariant::LeasesGrow,
+        space: extended,
+        does: |_, outcome| {
+            with_new(outcome, Purpose::Extend, |new| {
+                new.state = RecordState::Started { lease_until: new.lock_acquired_at };
+            })
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an extension counts as another attempt",
+        caught_by: Invariant::ClaimKept,
+        space: extended,
+        does: |_, outcome| with_new(outcome, Purpose::Extend, |new| new.attempt += 1),
+        ..NONE
+    },
+    Mutant {
+        name: "an extension replaces the claim as it was before an earlier extension",
+        caught_by: Invariant::OwnerExtends,
+        space: extended,
+        does: |moment, (state, mut action)| {
+            if let (Action::Put(Put::Replace { seen, .. }), Event::Extend(_)) = (&mut action, moment.event) {
+                seen.state = RecordState::Started { lease_until: moment.plan.lease_until };
             }
             (state, action)
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a lease found extended, but not long enough, isn't extended again",
+        caught_by: Invariant::OwnRecognised,
+        space: || Configuration { faults: 2, ..extended() },
+        does: |moment, (state, action)| match (moment.event, &action, moment.shown(), state.held()) {
+            (Event::Answered(_), Action::Put(put), Some(_), Some(held))
+                if Purpose::of(put) == Purpose::Extend =>
+            {
+                (state.clone(), Action::Extended(held.clone()))
+            }
+            _ => (state, action),
         },
         ..NONE
     },
@@ -153,27 +105,38 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::OneInsideLease,
         space: || Configuration { declines: 1, times: ticks(4), verdicts: &[Verdict::Commit], ..extended() },
         does: |moment, (state, action)| match (moment.event, &action, state.held(), moment.sent()) {
-            (Event::Extend(until), Action::NotExtended, Some(held), _) if held.lease_until < *until => {
-                let (owner, generation, lease_until) = (held.owner, held.generation, *until);
-                let expires_at = Some(until.saturating_add(millis(2 * TICK)));
-                (state, Action::Apply(Write::Extend { owner, generation, lease_until, expires_at }))
+            (Event::Extend(until), Action::NotExtended, Some(held), _)
+                if held.lock.lease_until < *until && !moment.was(Purpose::Extend) =>
+            {
+                let action = Action::Put(extension(&held.lock, *until));
+                (state, action)
             }
             // The machine doesn't know about the extension that this mutant has sent. So the mutant, instead of the
             // machine, handles the answer.
-            (_, Action::Nothing, Some(held), Some(Action::Apply(Write::Extend { lease_until, .. }))) => {
-                let held = Held { lease_until: *lease_until, ..held.clone() };
-                match moment.event {
-                    Event::Answered(WriteOutcome::Applied) => (state, Action::Extended(held)),
+            (_, Action::Nothing, Some(held), Some(Action::Put(put @ Put::Replace { new, .. })))
+                if Purpose::of(put) == Purpose::Extend =>
+            {
+                let extended = |record: &Record| {
+                    let lock = record.lock_until(record.lease_until().unwrap_or_default());
+                    Action::Extended(Held { lock, ..held.clone() })
+                };
+                let action = match moment.event {
+                    Event::Answered(PutOutcome::Applied) => extended(new),
                     // An earlier extension has already extended the claim.
-                    Event::Answered(WriteOutcome::Refused(Some(record)))
-                        if record.owner == held.owner && record.status() == Status::Started =>
+                    Event::Answered(PutOutcome::Refused(Some(record)))
+                        if record.owner == held.lock.owner && record.status() == Status::Started =>
                     {
-                        let lease_until = record.lease_until().unwrap_or(held.lease_until);
-                        (state, Action::Extended(Held { lease_until, ..held }))
+                        match (record.lease_until(), new.lease_until()) {
+                            (Some(there), Some(until)) if there < until => {
+                                Action::Put(extension(&record.lock_until(there), until))
+                            }
+                            _ => extended(record),
+                        }
                     }
-                    Event::Answered(WriteOutcome::Refused(_)) => (state, Action::Lost),
-                    _ => (state, Action::NotExtended),
-                }
+                    Event::Answered(PutOutcome::Refused(_)) => Action::Lost,
+                    _ => Action::NotExtended,
+                };
+                (state, action)
             }
             _ => (state, action),
         },
@@ -184,7 +147,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::OwnRecognised,
         space: || Configuration { faults: 2, ..extended() },
         does: |moment, (state, action)| match (moment.event, action) {
-            (Event::Answered(WriteOutcome::Refused(Some(_))), Action::Extended(_)) => (state, Action::Lost),
+            (Event::Answered(PutOutcome::Refused(Some(_))), Action::Extended(_) | Action::Put(_))
+                if is_extending(moment) =>
+            {
+                (state, Action::Lost)
+            }
             (_, action) => (state, action),
         },
         ..NONE
@@ -193,20 +160,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
 
 /// Whether the last request was an extension, and the handler runs.
 fn is_extending(moment: &Moment<'_>) -> bool {
-    !moment.is_settling() && matches!(moment.sent(), Some(Action::Apply(Write::Extend { .. })))
+    !moment.is_settling() && moment.was(Purpose::Extend)
 }
 
-/// Gives the record the lease of `write` if that lease ends later than the record's. Otherwise refuses the write.
-fn longer(write: &Write, record: &Record) -> Effect {
-    match write {
-        Write::Extend { lease_until, .. } if record.lease_until() < Some(*lease_until) => put(write, record),
-        _ => Effect::Refused,
-    }
-}
-
-/// Gives the record the lease of `write`, even if that lease ends sooner than the record's.
-fn put(write: &Write, record: &Record) -> Effect {
-    let Write::Extend { lease_until, expires_at, .. } = write else { return Effect::Refused };
-    let state = RecordState::Started { lease_until: *lease_until };
-    Effect::Put(Record { state, expires_at: *expires_at, ..record.clone() })
+/// The extension of `lock` until this time.
+fn extension(lock: &Lock, until: Timestamp) -> Put {
+    let expires_at = Some(until.saturating_add(millis(2 * TICK)));
+    let new = Lock { lease_until: until, expires_at, ..lock.clone() };
+    Put::Replace { seen: lock.clone().into(), new: new.into() }
 }

@@ -2,8 +2,9 @@
 //! and, under at-most-once, claims that were never settled.
 
 use lambda_idempotency::{
-    protocol::{Action, Event, Held, Intent, Refusal},
-    store::{Lock, Record, Revision, Settlement, State as RecordState, Status, Write, WriteOutcome},
+    protocol::{Action, Event, Intent, Refusal},
+    settings::Execution,
+    store::{Put, PutOutcome, Record, State as RecordState, Status},
 };
 
 use crate::{
@@ -12,12 +13,14 @@ use crate::{
     model::Verdict,
     mutants::{
         Moment, Mutant, NONE, Outcome,
-        claiming::{at_most_once, with_lock},
-        settling::{shown, with_settlement},
+        claiming::{at_most_once, with_claim},
+        sent_by,
+        settling::with_settlement,
         small,
         store::shipping,
+        with_new,
     },
-    under_test::Effect,
+    under_test::{Effect, Purpose},
 };
 
 /// All mutants of this group.
@@ -26,7 +29,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a release forgets the interruption",
         caught_by: Invariant::TakeoverTold,
         space: again,
-        does: |_, outcome| interrupted(outcome, |_| false),
+        does: |_, outcome| interrupted(outcome, false),
         ..NONE
     },
     Mutant {
@@ -35,8 +38,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space: panics,
         does: |moment, outcome| match (moment.event, &moment.before.held()) {
             (Event::Settle(Intent::Release { .. }), Some(held)) => {
-                let is_takeover = held.is_takeover;
-                interrupted(outcome, |_| is_takeover)
+                let was_interrupted = held.lock.interrupted;
+                interrupted(outcome, was_interrupted)
             }
             _ => outcome,
         },
@@ -44,31 +47,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a claim whose process died is released as if nothing had happened",
-        caught_by: Invariant::OwnRecognised,
+        caught_by: Invariant::OwnerNotRefused,
         space: deaths,
-        does: |moment, outcome| match (moment.event, moment.before.held()) {
-            (Event::Found(Some(_)), None) if is_interrupting(&outcome.1) => {
-                let released = with_release(&outcome.1);
-                (outcome.0, released)
-            }
-            _ => outcome,
-        },
+        does: |_, outcome| with_new(outcome, Purpose::Interrupt, |new| new.state = RecordState::Released),
         ..NONE
     },
     Mutant {
-        name: "an interruption replaces a lease that was extended in between",
+        name: "an interruption under at-most-once shortens the lease too",
         caught_by: Invariant::OwnerInterrupts,
-        space: || Configuration { extensions: 1, faults: 1, ..deaths() },
-        applies: |write, current| match (write, current) {
-            (Write::TakeOver { lock, .. }, Some(before))
-                if write.is_interruption()
-                    && before.owner == lock.owner
-                    && before.status() == Status::Started =>
-            {
-                let state = RecordState::Started { lease_until: lock.lease_until };
-                Effect::Put(Record { state, ..before.clone() })
+        space: || Configuration { execution: Execution::AtMostOnce, ..deaths() },
+        does: |moment, outcome| match (moment.event, moment.before.held()) {
+            (Event::Settle(Intent::Interrupt), Some(held)) => {
+                let new = Record { interrupted: true, ..held.lock.clone().into() };
+                (outcome.0, Action::Put(Put::Mine { held: held.lock.clone(), new }))
             }
-            _ => shipping(write, current),
+            _ => outcome,
         },
         ..NONE
     },
@@ -76,12 +69,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "an interruption makes the lease longer",
         caught_by: Invariant::OwnerInterrupts,
         space: deaths,
-        does: |_, (state, action)| match action {
-            Action::Apply(Write::TakeOver { seen, mut lock }) if is_own(&seen, &lock) => {
-                lock.lease_until = lock.lease_until.saturating_add(millis(4 * TICK));
-                (state, Action::Apply(Write::TakeOver { seen, lock }))
-            }
-            action => (state, action),
+        does: |_, outcome| {
+            with_new(outcome, Purpose::Interrupt, |new| {
+                if let RecordState::Started { lease_until } = &mut new.state {
+                    *lease_until = lease_until.saturating_add(millis(4 * TICK));
+                }
+            })
         },
         ..NONE
     },
@@ -90,12 +83,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::TakeoverTold,
         space: again,
         does: |moment, outcome| {
-            let was_standing = shown(moment).is_some_and(|record| record.status() == Status::Started);
-            let outcome = with_lock(outcome, |lock| lock.interrupted = was_standing);
-            match (outcome, moment.sent()) {
-                ((state, Action::Claimed(held)), Some(Action::Apply(claim))) => {
-                    let is_takeover = claim.lock().is_some_and(|lock| lock.interrupted);
-                    (state, Action::Claimed(Held { is_takeover, ..held }))
+            let was_standing = moment.shown().is_some_and(|record| record.status() == Status::Started);
+            let outcome = with_claim(outcome, |new| new.interrupted = was_standing);
+            match (outcome, moment.sent().and_then(sent_by)) {
+                ((state, Action::Claimed(mut held)), Some(claim)) => {
+                    held.lock.interrupted = claim.record().interrupted;
+                    (state, Action::Claimed(held))
                 }
                 (outcome, _) => outcome,
             }
@@ -105,8 +98,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a takeover is stored without the interruption",
         caught_by: Invariant::TakeoverTold,
-        applies: |write, current| match (write, current, shipping(write, current)) {
-            (Write::TakeOver { .. }, Some(before), Effect::Put(record)) => {
+        applies: |put, current| match (put, current, shipping(put, current)) {
+            (Put::Replace { .. }, Some(before), Effect::Put(record)) => {
                 Effect::Put(Record { interrupted: before.interrupted, ..record })
             }
             (_, _, effect) => effect,
@@ -117,8 +110,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a release is stored without the interruption",
         caught_by: Invariant::TakeoverTold,
         space: panics,
-        applies: |write, current| match (write, current, shipping(write, current)) {
-            (Write::Settle { .. }, Some(before), Effect::Put(record)) => {
+        applies: |put, current| match (put, current, shipping(put, current)) {
+            (Put::Mine { .. }, Some(before), Effect::Put(record)) => {
                 Effect::Put(Record { interrupted: before.interrupted, ..record })
             }
             (_, _, effect) => effect,
@@ -129,9 +122,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "every retry counts as a takeover",
         caught_by: Invariant::TakeoverTrue,
         does: |_, (state, action)| match action {
-            Action::Claimed(held) => {
-                let is_takeover = held.attempt > 1;
-                (state, Action::Claimed(Held { is_takeover, ..held }))
+            Action::Claimed(mut held) => {
+                held.lock.interrupted = held.lock.attempt > 1;
+                (state, Action::Claimed(held))
             }
             action => (state, action),
         },
@@ -141,9 +134,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a claim for another request counts as a takeover",
         caught_by: Invariant::TakeoverTrue,
         space: || Configuration { requests: 2, ..panics() },
-        does: |moment, outcome| {
-            let was_interrupted = shown(moment).is_some_and(|record| record.interrupted);
-            with_lock(outcome, |lock| lock.interrupted |= was_interrupted)
+        takes: |moment, record| match record.state {
+            RecordState::Released => Record { fingerprint: moment.plan.fingerprint, ..record },
+            _ => record,
         },
         ..NONE
     },
@@ -152,7 +145,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::GhostTold,
         space: || Configuration { faults: 2, ..small() },
         does: |moment, outcome| match (moment.event, &outcome.1) {
-            (Event::Failed(_), Action::Apply(Write::Settle { .. })) if is_claiming(moment) => {
+            (Event::Failed(_), Action::Put(Put::Mine { .. })) if is_claiming(moment) => {
                 (outcome.0, Action::Refused(Refusal::Unavailable))
             }
             _ => outcome,
@@ -194,34 +187,24 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "at most once, a claim has an expiry",
         caught_by: Invariant::ExpiryPromised,
         space: at_most_once,
-        does: |_, outcome| {
-            with_lock(outcome, |lock| {
-                lock.expires_at = Some(lock.lease_until.saturating_add(millis(2 * TICK)))
-            })
-        },
+        does: |_, outcome| with_claim(outcome, expire),
         ..NONE
     },
     Mutant {
         name: "at most once, an extended claim has an expiry",
         caught_by: Invariant::ExpiryPromised,
         space: || Configuration { extensions: 1, ..at_most_once() },
-        does: |_, (state, mut action)| {
-            if let Action::Apply(Write::Extend { lease_until, expires_at, .. }) = &mut action {
-                *expires_at = Some(lease_until.saturating_add(millis(2 * TICK)));
-            }
-            (state, action)
-        },
+        does: |_, outcome| with_new(outcome, Purpose::Extend, expire),
         ..NONE
     },
     Mutant {
         name: "at most once, the store gives a claim an expiry",
         caught_by: Invariant::UnresolvedKept,
         space: at_most_once,
-        applies: |write, current| match shipping(write, current) {
-            Effect::Put(Record { expires_at: None, state: RecordState::Started { lease_until }, .. }) => {
-                let record = write.apply_to(current);
-                let expires_at = Some(lease_until.saturating_add(millis(2 * TICK)));
-                record.map(|record| Record { expires_at, ..record }).into()
+        applies: |put, current| match shipping(put, current) {
+            Effect::Put(mut record) if record.expires_at.is_none() => {
+                expire(&mut record);
+                Effect::Put(record)
             }
             effect => effect,
         },
@@ -241,18 +224,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
 
 /// Whether the last write was a claim, and the event is a failure or a refusal.
 fn is_claiming(moment: &Moment<'_>) -> bool {
-    matches!(moment.sent(), Some(Action::Apply(write)) if write.lock().is_some())
-        && matches!(moment.event, Event::Failed(_) | Event::Answered(WriteOutcome::Refused(_)))
+    moment.was(Purpose::Claim)
+        && matches!(moment.event, Event::Failed(_) | Event::Answered(PutOutcome::Refused(_)))
 }
 
-/// Changes the `interrupted` flag of a release.
-fn interrupted(outcome: Outcome, says: impl Fn(bool) -> bool) -> Outcome {
-    with_settlement(outcome, |settlement| match settlement {
-        Settlement::Release { expires_at, interrupted } => {
-            Settlement::Release { expires_at, interrupted: says(interrupted) }
+/// Changes the mark of an interruption in a release.
+fn interrupted(outcome: Outcome, interrupted: bool) -> Outcome {
+    with_settlement(outcome, |new| {
+        if new.state == RecordState::Released {
+            new.interrupted = interrupted;
         }
-        settlement => settlement,
     })
+}
+
+/// Gives a claim an expiry a day after its lease.
+fn expire(claim: &mut Record) {
+    claim.expires_at = claim.lease_until().map(|lease| lease.saturating_add(millis(2 * TICK)));
 }
 
 /// A space with three claims of one key: the first is never settled, the second takes over and releases the key,
@@ -266,22 +253,6 @@ fn again() -> Configuration {
         verdicts: &[Verdict::Release],
         ..small()
     }
-}
-
-fn is_interrupting(action: &Action) -> bool {
-    matches!(action, Action::Apply(write) if write.is_interruption())
-}
-
-fn is_own(seen: &Revision, lock: &Lock) -> bool {
-    (seen.owner, seen.generation) == (lock.owner, lock.generation)
-}
-
-/// The release of the claim that `action` interrupts.
-fn with_release(action: &Action) -> Action {
-    let Action::Apply(Write::TakeOver { lock, .. }) = action else { return action.clone() };
-    let expires_at = lock.expires_at.unwrap_or(lock.lease_until);
-    let settlement = Settlement::Release { expires_at, interrupted: false };
-    Action::Apply(Write::Settle { owner: lock.owner, generation: lock.generation, settlement })
 }
 
 /// A space whose handlers may die with their process.

@@ -2,7 +2,7 @@
 
 use lambda_idempotency::{
     protocol::{Action, Decline, End, Event, Fault, Limits, Plan, Refusal},
-    store::{Settlement, StoreErrorKind, Write},
+    store::{Outcome as Answer, State as RecordState, StoreErrorKind},
 };
 
 use crate::{
@@ -14,7 +14,9 @@ use crate::{
         claiming::one,
         small,
         transacting::{in_doubt, is_committing},
+        with_new,
     },
+    under_test::Purpose,
 };
 
 /// All mutants of this group.
@@ -111,14 +113,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a retried settlement omits the response",
         caught_by: Invariant::ResponseKept,
-        does: |moment, (state, mut action)| {
-            if let Action::Apply(Write::Settle { settlement: Settlement::Complete(outcome, _), .. }) =
-                &mut action
-                && *moment.event == Event::Resumed
-            {
-                *outcome = lambda_idempotency::store::Outcome::Omitted;
-            }
-            (state, action)
+        does: |moment, outcome| match moment.event {
+            Event::Resumed => with_new(outcome, Purpose::Settle, |new| {
+                if let RecordState::Completed(answer) = &mut new.state {
+                    *answer = Answer::Omitted;
+                }
+            }),
+            _ => outcome,
         },
         ..NONE
     },

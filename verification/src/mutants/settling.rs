@@ -2,7 +2,7 @@
 
 use lambda_idempotency::{
     protocol::{Action, End, Event, Intent, Refusal},
-    store::{Generation, Outcome as Answer, Settlement, Write, WriteOutcome},
+    store::{Generation, Outcome as Answer, Put, PutOutcome, Record, State as RecordState},
     time::Timestamp,
 };
 
@@ -10,9 +10,11 @@ use crate::{
     configuration::{Configuration, TICK, millis, ticks},
     invariants::Invariant,
     mutants::{
-        Moment, Mutant, NONE, Outcome,
-        claiming::{definite, one},
+        Mutant, NONE, Outcome,
+        claiming::{definite, one, with_claim},
+        with_new,
     },
+    under_test::Purpose,
 };
 
 /// All mutants of this group.
@@ -23,9 +25,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: |moment, (state, action)| {
             let is_late = moment.plan.lease_until < moment.now;
             match (moment.event, &action) {
-                (Event::Settle(_), Action::Apply(_)) if is_late => {
-                    (state, Action::Settled(End::Fenced(None)))
-                }
+                (Event::Settle(_), Action::Put(_)) if is_late => (state, Action::Settled(End::Fenced(None))),
                 _ => (state, action),
             }
         },
@@ -34,16 +34,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a fenced executor completes with the successor's owner and generation",
         caught_by: Invariant::OwnerSettles,
-        does: |moment, (state, action)| match (shown(moment), &action, &moment.before.intent) {
+        does: |moment, (state, action)| match (moment.shown(), &action, &moment.before.intent) {
             (Some(record), Action::Settled(End::Fenced(Some(_))), Some(Intent::Complete(outcome))) => {
-                let (owner, generation) = (record.owner, record.generation);
-                let expires_at = moment.now.saturating_add(moment.plan.rules.retention);
-                let settlement = Settlement::Complete(outcome.clone(), expires_at);
-                match &moment.before.sent {
-                    Some((sent, _)) => {
-                        (sent.clone(), Action::Apply(Write::Settle { owner, generation, settlement }))
+                let expires_at = Some(moment.now.saturating_add(moment.plan.rules.retention));
+                let completed = RecordState::Completed(outcome.clone());
+                let new = Record { state: completed, expires_at, ..record.clone() };
+                match (&moment.before.sent, record.lease_until()) {
+                    (Some((sent, _)), Some(lease)) => {
+                        let held = record.lock_until(lease);
+                        (sent.clone(), Action::Put(Put::Mine { held, new }))
                     }
-                    None => (state, action),
+                    _ => (state, action),
                 }
             }
             _ => (state, action),
@@ -73,7 +74,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::RecordedIsStored,
         hears: |moment, event| match event {
             Event::Failed(_) if moment.is_doubtful() && moment.is_settling() => {
-                Event::Answered(WriteOutcome::Applied)
+                Event::Answered(PutOutcome::Applied)
             }
             event => event,
         },
@@ -84,7 +85,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::RecordedIsStored,
         hears: |moment, event| match event {
             Event::Failed(_) if !moment.is_doubtful() && moment.is_settling() => {
-                Event::Answered(WriteOutcome::Applied)
+                Event::Answered(PutOutcome::Applied)
             }
             event => event,
         },
@@ -100,12 +101,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "an ambiguous completion is followed by a release",
         caught_by: Invariant::VerdictKept,
         does: |moment, outcome| match moment.event {
-            Event::Found(Some(_)) if moment.is_settling() => {
-                with_settlement(outcome, |_| Settlement::Release {
-                    expires_at: moment.plan.lease_until.saturating_add(millis(2 * TICK)),
-                    interrupted: false,
-                })
-            }
+            Event::Found(Some(_)) if moment.is_settling() => with_settlement(outcome, |new| {
+                new.state = RecordState::Released;
+                new.expires_at = Some(moment.plan.lease_until.saturating_add(millis(2 * TICK)));
+            }),
             _ => outcome,
         },
         ..NONE
@@ -114,9 +113,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a permanent failure is recorded as an outcome",
         caught_by: Invariant::VerdictKept,
         does: |_, outcome| {
-            with_settlement(outcome, |settlement| match settlement {
-                Settlement::Fail(outcome, expires_at) => Settlement::Complete(outcome, expires_at),
-                settlement => settlement,
+            with_settlement(outcome, |new| {
+                if let RecordState::Failed(outcome) = &new.state {
+                    new.state = RecordState::Completed(outcome.clone());
+                }
             })
         },
         ..NONE
@@ -125,9 +125,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a release is recorded as a failure",
         caught_by: Invariant::ExpiryPromised,
         does: |_, outcome| {
-            with_settlement(outcome, |settlement| match settlement {
-                Settlement::Release { .. } => Settlement::Fail(Answer::Omitted, Timestamp::default()),
-                settlement => settlement,
+            with_settlement(outcome, |new| {
+                if new.state == RecordState::Released {
+                    new.state = RecordState::Failed(Answer::Omitted);
+                    new.expires_at = Some(Timestamp::default());
+                }
             })
         },
         ..NONE
@@ -136,25 +138,26 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "an outcome's expiry is in seconds",
         caught_by: Invariant::ExpiryPromised,
         does: |_, outcome| {
-            with_settlement(outcome, |settlement| match settlement {
-                Settlement::Complete(outcome, expires_at) => {
-                    Settlement::Complete(outcome, Timestamp::from_millis(expires_at.as_millis() / 1000))
-                }
-                settlement => settlement,
+            with_settlement(outcome, |new| {
+                let seconds = |expires_at: Timestamp| Timestamp::from_millis(expires_at.as_millis() / 1000);
+                new.expires_at = new.expires_at.map(seconds);
             })
         },
+        ..NONE
+    },
+    Mutant {
+        name: "a settlement resets the attempt",
+        caught_by: Invariant::ClaimKept,
+        does: |_, outcome| with_settlement(outcome, |new| new.attempt = 0),
         ..NONE
     },
     Mutant {
         name: "an executor mistakes its own settlement for another's",
         caught_by: Invariant::OwnRecognised,
         hears: |moment, event| match event {
-            Event::Answered(WriteOutcome::Refused(Some(record))) if moment.is_settling() => {
+            Event::Answered(PutOutcome::Refused(Some(record))) if moment.is_settling() => {
                 let generation = Generation::new(record.generation.get() + 1);
-                Event::Answered(WriteOutcome::Refused(Some(lambda_idempotency::store::Record {
-                    generation,
-                    ..record
-                })))
+                Event::Answered(PutOutcome::Refused(Some(Record { generation, ..record })))
             }
             event => event,
         },
@@ -177,15 +180,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the claim to record an outcome lasts a day",
         caught_by: Invariant::LeaseBounded,
-        does: |moment, (state, mut action)| {
-            if let Action::Apply(Write::Claim(lock) | Write::Reclaim { lock, .. }) = &mut action
-                && moment.is_settling()
-            {
-                lock.lease_until = lock.lease_until.saturating_add(millis(2 * TICK));
-                lock.expires_at =
-                    lock.expires_at.map(|expires_at| expires_at.saturating_add(millis(2 * TICK)));
-            }
-            (state, action)
+        does: |moment, outcome| {
+            if moment.is_settling() { with_claim(outcome, prolong) } else { outcome }
         },
         ..NONE
     },
@@ -195,20 +191,16 @@ fn one_settling() -> Configuration {
     Configuration { faults: 8, times: ticks(2), ..one() }
 }
 
-pub(super) fn with_settlement(outcome: Outcome, change: impl Fn(Settlement) -> Settlement) -> Outcome {
-    match outcome {
-        (state, Action::Apply(Write::Settle { owner, generation, settlement })) => {
-            let settlement = change(settlement);
-            (state, Action::Apply(Write::Settle { owner, generation, settlement }))
-        }
-        outcome => outcome,
-    }
+/// Changes the settlement that an action sends.
+pub(super) fn with_settlement(outcome: Outcome, change: impl FnOnce(&mut Record)) -> Outcome {
+    with_new(outcome, Purpose::Settle, change)
 }
 
-/// The record that the event shows.
-pub(super) fn shown<'a>(moment: &Moment<'a>) -> Option<&'a lambda_idempotency::store::Record> {
-    match moment.event {
-        Event::Answered(WriteOutcome::Refused(record)) | Event::Found(record) => record.as_ref(),
-        _ => None,
+/// Makes a claim's lease and expiry a day later.
+pub(super) fn prolong(claim: &mut Record) {
+    let later = |time: Timestamp| time.saturating_add(millis(2 * TICK));
+    if let RecordState::Started { lease_until } = &mut claim.state {
+        *lease_until = later(*lease_until);
     }
+    claim.expires_at = claim.expires_at.map(later);
 }

@@ -1,344 +1,248 @@
-//! Mutants of the store's conditions.
+//! Mutants of the store's conditions, and of what the store keeps.
 
 use lambda_idempotency::{
-    store::{Generation, Record, Revision, Settlement, State as RecordState, Status, Write},
+    settings::Execution,
+    store::{Generation, Put, Record, State as RecordState, Status},
     time::Timestamp,
 };
 
 use crate::{
-    configuration::{Configuration, TICK, ticks},
+    configuration::{Configuration, Flow, TICK, ticks},
     invariants::Invariant,
     model::Verdict,
-    mutants::{Mutant, NONE, small},
-    under_test::Effect,
+    mutants::{Mutant, NONE, small, unclaimed::unclaimed},
+    under_test::{Effect, Purpose, fits},
 };
 
-/// Leaves one field out of a compare-and-set: the mutant treats the field's current value as the value that was
-/// seen.
-macro_rules! without {
-    ($name:literal, $space:expr, $write:ident, $field:ident, $actual:expr) => {
+/// Which conditions of a replacement a broken store tests.
+type Tests = fn(&Record, &Record) -> bool;
+
+/// A store that tests only `$tests` before a replacement with one of these purposes.
+macro_rules! replacing {
+    ($name:literal, $caught_by:ident, $space:expr, $only:expr, $tests:expr) => {
         Mutant {
             name: $name,
+            caught_by: Invariant::$caught_by,
             space: $space,
-            applies: |write, current| match (write, current) {
-                (Write::$write { seen, lock }, Some(record)) => {
-                    let actual: fn(&Record) -> _ = $actual;
-                    let seen = Revision { $field: actual(record), ..*seen };
-                    shipping(&Write::$write { seen, lock: lock.clone() }, current)
+            applies: |put, current| match (put, current) {
+                (Put::Replace { seen, new }, Some(current)) if $only.contains(&Purpose::of(put)) => {
+                    let tests: Tests = $tests;
+                    if tests(seen, current) { Effect::Put(new.clone()) } else { Effect::Refused }
                 }
-                _ => shipping(write, current),
+                _ => shipping(put, current),
             },
-            caught_by: Invariant::ClaimSeesVersion,
             ..NONE
         }
     };
 }
 
+/// A store that tests only `$tests` before a settlement with one of these statuses.
+macro_rules! settling {
+    ($name:literal, $caught_by:ident, $space:expr, $only:expr, $tests:expr) => {
+        Mutant {
+            name: $name,
+            caught_by: Invariant::$caught_by,
+            space: $space,
+            applies: |put, current| match (put, current) {
+                (Put::Mine { held, new }, Some(current)) if $only.contains(&new.status()) => {
+                    let tests: Tests = $tests;
+                    let is_tested = tests(&held.clone().into(), current);
+                    if is_tested { Effect::Put(new.clone()) } else { Effect::Refused }
+                }
+                _ => shipping(put, current),
+            },
+            ..NONE
+        }
+    };
+}
+
+/// A store that changes what a put stores. The closure gets the put, the record before it, and the record after it.
+macro_rules! keeping {
+    ($name:literal, $caught_by:ident, $space:expr, $change:expr) => {
+        Mutant {
+            name: $name,
+            caught_by: Invariant::$caught_by,
+            space: $space,
+            applies: |put, current| {
+                let change: fn(&Put, &Record, &mut Record) = $change;
+                match (shipping(put, current), current) {
+                    (Effect::Put(mut record), Some(before)) => {
+                        change(put, before, &mut record);
+                        Effect::Put(record)
+                    }
+                    (effect, _) => effect,
+                }
+            },
+            ..NONE
+        }
+    };
+}
+
+/// The purposes whose replacements begin a new claim.
+const CLAIM: &[Purpose] = &[Purpose::Claim];
+const EXTEND: &[Purpose] = &[Purpose::Extend];
+const CONCLUDE: &[Purpose] = &[Purpose::Conclude];
+const RESOLVE: &[Purpose] = &[Purpose::Resolve];
+/// The purposes of all replacements.
+const ANY: &[Purpose] = &[Purpose::Claim, Purpose::Extend, Purpose::Conclude, Purpose::Resolve];
+/// The statuses of all settlements.
+const ENDS: &[Status] = &[Status::Completed, Status::Failed, Status::Released];
+
 /// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "an operator's write without a condition",
+        name: "a creation without attribute_not_exists",
         caught_by: Invariant::ClaimSeesVersion,
-        space: operated,
-        applies: |write, current| match (write, current) {
-            (Write::Resolve { owner, generation, settlement, .. }, Some(record)) => {
-                let (seen, settlement) = (Revision::of(record), settlement.clone());
-                shipping(
-                    &Write::Resolve { seen, owner: *owner, generation: *generation, settlement },
-                    current,
-                )
-            }
-            _ => shipping(write, current),
+        applies: |put, current| match put {
+            Put::Create(new) => Effect::Put(new.clone()),
+            _ => shipping(put, current),
         },
         ..NONE
     },
+    replacing!("a replacement without a condition", ClaimSeesVersion, small, ANY, |_, _| true),
+    replacing!("a replacement tests only the status", ClaimSeesVersion, three, ANY, is_same_status),
+    replacing!("a replacement tests only the owner", ClaimSeesVersion, small, ANY, |seen, current| {
+        seen.owner == current.owner
+    }),
+    replacing!("a replacement tests only owner and generation", ClaimSeesVersion, small, ANY, is_same_claim),
+    replacing!("a replacement doesn't test the owner", ClaimSeesVersion, far_behind, ANY, |seen, current| {
+        is_same(&Record { owner: current.owner, ..seen.clone() }, current)
+    }),
+    replacing!(
+        "a replacement doesn't test the generation",
+        ClaimSeesVersion,
+        far_ahead,
+        ANY,
+        |seen, current| { is_same(&Record { generation: current.generation, ..seen.clone() }, current) }
+    ),
+    // Under at-most-once, a claim has no expiry, so only its lease shows that it was extended.
+    replacing!("a replacement doesn't test the lease", LeasesGrow, extended_once, ANY, is_same_but_lease),
+    replacing!("an operator's put doesn't test the lease", ClaimSeesVersion, operated_once, RESOLVE, {
+        is_same_but_lease
+    }),
+    replacing!("a takeover tests neither lease nor expiry", ClaimSeesVersion, extended, CLAIM, is_unsettled),
+    replacing!("an operator's put without a condition", ClaimSeesVersion, operated, RESOLVE, |_, _| true),
+    replacing!("an operator's put tests only the claim", ClaimSeesVersion, operated, RESOLVE, is_same_claim),
+    replacing!("a conclusion without a condition", ClaimSeesVersion, unclaimed, CONCLUDE, |_, _| true),
+    // Only an extension changes the lease and expiry of a claim and nothing else: the frozen owner of a stale claim
+    // thaws and extends the claim.
+    replacing!("a conclusion tests neither lease nor expiry", ClaimSeesVersion, extended_beside, CONCLUDE, {
+        is_unsettled
+    }),
+    replacing!("a conclusion replaces a live claim", ClaimSeesVersion, beside, CONCLUDE, |seen, current| {
+        is_same(seen, current) || current.status() == Status::Started
+    }),
+    replacing!("an extension tests only the status", OwnerExtends, extended, EXTEND, is_same_status),
+    replacing!("an extension tests only status and generation", OwnerExtends, extended_behind, EXTEND, {
+        |seen, current| is_same_status(seen, current) && seen.generation == current.generation
+    }),
+    replacing!("an extension tests only status and owner", OwnerExtends, extended_ahead, EXTEND, {
+        |seen, current| is_same_status(seen, current) && seen.owner == current.owner
+    }),
+    replacing!("an extension tests only the claim", LeasesGrow, extended, EXTEND, is_same_claim),
+    replacing!("an extension reopens a settled record", OutcomeKept, extended, EXTEND, |seen, current| {
+        is_same(seen, current) || is_same_claim(seen, current) && current.lease_until().is_none()
+    }),
+    settling!("a completion without a condition", OwnerSettles, small, &[Status::Completed], |_, _| true),
+    settling!("a failure without a condition", OwnerSettles, small, &[Status::Failed], |_, _| true),
+    settling!("a release without a condition", OwnerReleases, small, &[Status::Released], |_, _| true),
+    settling!("a settlement tests only the status", OwnerReleases, small, ENDS, is_same_status),
+    settling!("a settlement tests only status and owner", OwnerReleases, recorded, ENDS, |held, current| {
+        is_same_status(held, current) && held.owner == current.owner
+    }),
+    settling!("a settlement tests only status and generation", OwnerReleases, behind_once, ENDS, {
+        |held, current| is_same_status(held, current) && held.generation == current.generation
+    }),
+    settling!("a settlement doesn't test the status", OwnerSettles, refusing, ENDS, is_same_claim),
+    settling!("a settlement tests the lease", OwnerNotRefused, extended, ENDS, is_same),
     Mutant {
-        name: "an operator's write tests only owner and generation",
-        caught_by: Invariant::ClaimSeesVersion,
-        space: operated,
-        applies: |write, current| match (write, current) {
-            (Write::Resolve { seen, owner, generation, settlement }, Some(record))
-                if seen.owner == record.owner && seen.generation == record.generation =>
-            {
-                let (seen, settlement) = (Revision::of(record), settlement.clone());
-                shipping(
-                    &Write::Resolve { seen, owner: *owner, generation: *generation, settlement },
-                    current,
-                )
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "an operator's write keeps the generation",
-        caught_by: Invariant::GenerationsGrow,
-        space: operated,
-        applies: |write, current| match (shipping(write, current), write, current) {
-            (Effect::Put(record), Write::Resolve { .. }, Some(before)) => {
-                Effect::Put(Record { generation: before.generation, ..record })
-            }
-            (effect, ..) => effect,
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "complete without a condition",
-        caught_by: Invariant::OwnerSettles,
-        applies: |write, current| match (write, current) {
-            (Write::Settle { settlement: Settlement::Complete(..), .. }, Some(record)) => {
-                settled(write, record)
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "fail without a condition",
-        caught_by: Invariant::OwnerSettles,
-        applies: |write, current| match (write, current) {
-            (Write::Settle { settlement: Settlement::Fail(..), .. }, Some(record)) => settled(write, record),
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "release without a condition",
-        caught_by: Invariant::OwnerReleases,
-        applies: |write, current| match (write, current) {
-            (Write::Settle { settlement: Settlement::Release { .. }, .. }, Some(record)) => {
-                settled(write, record)
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "delete instead of release",
+        name: "a release deletes the record",
         caught_by: Invariant::StartsInOrder,
-        applies: |write, current| match (write, shipping(write, current)) {
-            (Write::Settle { settlement: Settlement::Release { .. }, .. }, Effect::Put(_)) => Effect::Removed,
+        applies: |put, current| match (put, shipping(put, current)) {
+            (Put::Mine { new, .. }, Effect::Put(_)) if new.status() == Status::Released => Effect::Removed,
             (_, effect) => effect,
         },
         ..NONE
     },
-    Mutant {
-        name: "release resets the generation",
-        caught_by: Invariant::StartsInOrder,
-        applies: |write, current| match (write, shipping(write, current)) {
-            (Write::Settle { settlement: Settlement::Release { .. }, .. }, Effect::Put(record)) => {
-                Effect::Put(Record { generation: Generation::new(0), ..record })
-            }
-            (_, effect) => effect,
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "settle tests only the owner",
-        caught_by: Invariant::OwnerSettles,
-        space: || Configuration { faults: 2, times: ticks(5), verdicts: &[Verdict::Complete], ..small() },
-        applies: |write, current| match (write, current) {
-            (Write::Settle { owner, .. }, Some(record))
-                if record.status() == Status::Started && record.owner == *owner =>
-            {
-                settled(write, record)
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "settle tests only the generation",
-        caught_by: Invariant::OwnerReleases,
-        space: || Configuration { attempts: 1, faults: 0, ..behind() },
-        applies: |write, current| match (write, current) {
-            (Write::Settle { generation, .. }, Some(record))
-                if record.status() == Status::Started && record.generation == *generation =>
-            {
-                settled(write, record)
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "settle doesn't test the status",
-        caught_by: Invariant::OwnerSettles,
-        space: || Configuration { permanent_faults: true, faults: 2, times: ticks(2), ..small() },
-        applies: |write, current| match (write, current) {
-            (Write::Settle { owner, generation, .. }, Some(record))
-                if record.owner == *owner && record.generation == *generation =>
-            {
-                settled(write, record)
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "settle tests only the status",
-        caught_by: Invariant::OwnerReleases,
-        applies: |write, current| match (write, current) {
-            (Write::Settle { .. }, Some(record)) if record.status() == Status::Started => {
-                settled(write, record)
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "first claim without attribute_not_exists",
-        caught_by: Invariant::ClaimSeesVersion,
-        applies: |write, current| match write {
-            Write::Claim(lock) => Effect::Put(lock.clone().into()),
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "takeover without compare-and-set",
-        caught_by: Invariant::ClaimSeesVersion,
-        applies: |write, current| match (write, current) {
-            (Write::TakeOver { lock, .. }, Some(_)) => Effect::Put(lock.clone().into()),
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "takeover tests only the status",
-        caught_by: Invariant::ClaimSeesVersion,
-        space: three,
-        applies: |write, current| match (write, current) {
-            (Write::TakeOver { lock, .. }, Some(record)) if record.status() == Status::Started => {
-                Effect::Put(lock.clone().into())
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "takeover tests only the owner",
-        caught_by: Invariant::ClaimSeesVersion,
-        applies: |write, current| match (write, current) {
-            (Write::TakeOver { seen, lock }, Some(record)) if record.owner == seen.owner => {
-                Effect::Put(lock.clone().into())
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "reclaim without compare-and-set",
-        caught_by: Invariant::ClaimSeesVersion,
-        space: three,
-        applies: |write, current| match (write, current) {
-            (Write::Reclaim { lock, .. }, Some(_)) => Effect::Put(lock.clone().into()),
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "reclaim tests only the status",
-        caught_by: Invariant::ClaimSeesVersion,
-        space: three,
-        applies: |write, current| match (write, current) {
-            (Write::Reclaim { seen, lock }, Some(record)) if record.status() == seen.status => {
-                Effect::Put(lock.clone().into())
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "reclaim tests only owner and generation",
-        caught_by: Invariant::ClaimSeesVersion,
-        applies: |write, current| match (write, current) {
-            (Write::Reclaim { seen, lock }, Some(record))
-                if record.owner == seen.owner && record.generation == seen.generation =>
-            {
-                Effect::Put(lock.clone().into())
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    without!("takeover doesn't test the lease", extended, TakeOver, lease_until, Record::lease_until),
-    without!("takeover doesn't test the owner", behind, TakeOver, owner, |record| record.owner),
-    without!("takeover doesn't test the generation", ahead, TakeOver, generation, |record| record.generation),
-    without!("reclaim doesn't test the owner", far_behind, Reclaim, owner, |record| record.owner),
-    without!("reclaim doesn't test the generation", far_ahead, Reclaim, generation, |record| record
-        .generation),
+    keeping!("a release resets the generation", StartsInOrder, small, |put, _, record| {
+        if matches!(put, Put::Mine { .. }) && record.status() == Status::Released {
+            record.generation = Generation::new(0);
+        }
+    }),
+    keeping!("an operator's put keeps the generation", GenerationsGrow, operated, |put, before, record| {
+        if Purpose::of(put) == Purpose::Resolve {
+            record.generation = before.generation;
+        }
+    }),
+    keeping!("a settlement keeps the expiry", ExpiryPromised, small, |put, before, record| {
+        if matches!(put, Put::Mine { .. }) {
+            record.expires_at = before.expires_at;
+        }
+    }),
+    keeping!("an extension keeps the expiry", ExpiryPromised, extended, |put, before, record| {
+        if Purpose::of(put) == Purpose::Extend {
+            record.expires_at = before.expires_at;
+        }
+    }),
+    keeping!("a replacement keeps the fingerprint", ClaimKept, two_requests, |put, before, record| {
+        if Purpose::of(put) == Purpose::Claim {
+            record.fingerprint = before.fingerprint;
+        }
+    }),
     Mutant {
         name: "a lease is stored in seconds",
         caught_by: Invariant::OneInsideLease,
         space: || Configuration { faults: 0, ..small() },
-        applies: |write, current| match (shipping(write, current), write) {
-            (Effect::Put(record), Write::Claim(lock)) => {
-                let lease_until = Timestamp::from_millis(lock.lease_until.as_millis() / 1000);
+        applies: |put, current| match (shipping(put, current), put) {
+            (Effect::Put(record), Put::Create(new)) => {
+                let millis = new.lease_until().map_or(0, Timestamp::as_millis);
+                let lease_until = Timestamp::from_millis(millis / 1000);
                 Effect::Put(Record { state: RecordState::Started { lease_until }, ..record })
             }
             (effect, _) => effect,
         },
         ..NONE
     },
-    Mutant {
-        name: "completion doesn't set the expiry",
-        caught_by: Invariant::ExpiryPromised,
-        applies: |write, current| match (write, current, shipping(write, current)) {
-            (Write::Settle { .. }, Some(before), Effect::Put(record)) => {
-                Effect::Put(Record { expires_at: before.expires_at, ..record })
-            }
-            (_, _, effect) => effect,
-        },
-        ..NONE
-    },
 ];
 
-/// Conditions that the other conditions imply, so that omitting any one of them is harmless. Only two kinds of
-/// writes keep a record's owner and generation: an extension, which moves both the lease and the expiry, and a
-/// settlement, which changes the status and removes the lease. The shipping code keeps the implied conditions, since
-/// they cost nothing.
+/// Conditions that the other conditions imply, so that omitting any one of them is harmless. Only two kinds of puts
+/// keep a record's owner and generation: an extension, which moves both the lease and the expiry (unless both leases
+/// end in the same second, or the claim has no expiry), and a settlement, which changes the status and removes the
+/// lease. The shipping code keeps the implied conditions, since they cost nothing.
 pub(super) const IMPLIED: &[Mutant] = &[
-    Mutant {
-        name: "takeover doesn't test the status",
-        applies: |write, current| match (write, current) {
-            (Write::TakeOver { seen, lock }, Some(record))
-                if Revision { status: seen.status, expires_at: seen.expires_at, ..Revision::of(record) }
-                    == *seen =>
-            {
-                Effect::Put(lock.clone().into())
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    without!("takeover doesn't test the time of the lock", small, TakeOver, lock_acquired_at, |record| {
-        record.lock_acquired_at
+    replacing!("a replacement doesn't test the status", ClaimSeesVersion, small, ANY, |seen, current| {
+        is_same_claim(seen, current)
+            && seen.lease_until() == current.lease_until()
+            && seen.expires_at == current.expires_at
     }),
-    without!("reclaim doesn't test the status", small, Reclaim, status, Record::status),
-    without!("reclaim doesn't test the expiry", small, Reclaim, expires_at, |record| record.expires_at),
-    without!("reclaim doesn't test the lease", small, Reclaim, lease_until, Record::lease_until),
+    replacing!("a replacement doesn't test the expiry", ClaimSeesVersion, small, ANY, |seen, current| {
+        is_same(&Record { expires_at: current.expires_at, ..seen.clone() }, current)
+    }),
 ];
 
-pub(super) fn shipping(write: &Write, current: Option<&Record>) -> Effect {
-    write.apply_to(current).into()
+pub(super) fn shipping(put: &Put, current: Option<&Record>) -> Effect {
+    put.apply_to(current).into()
 }
 
-/// The record as `write` settles it, whoever owns it.
-fn settled(write: &Write, record: &Record) -> Effect {
-    let Write::Settle { settlement, .. } = write else { return Effect::Refused };
-    let record = record.clone();
-    Effect::Put(match settlement.clone() {
-        Settlement::Complete(outcome, expires_at) => {
-            Record { state: RecordState::Completed(outcome), expires_at: Some(expires_at), ..record }
-        }
-        Settlement::Fail(outcome, expires_at) => {
-            Record { state: RecordState::Failed(outcome), expires_at: Some(expires_at), ..record }
-        }
-        Settlement::Release { expires_at, interrupted } => {
-            Record { state: RecordState::Released, expires_at: Some(expires_at), interrupted, ..record }
-        }
-    })
+/// Whether both records have the same version.
+fn is_same(seen: &Record, current: &Record) -> bool {
+    fits(&Put::Replace { seen: seen.clone(), new: seen.clone() }, Some(current))
+}
+
+fn is_same_status(seen: &Record, current: &Record) -> bool {
+    seen.status() == current.status()
+}
+
+fn is_same_claim(seen: &Record, current: &Record) -> bool {
+    seen.owner == current.owner && seen.generation == current.generation
+}
+
+fn is_unsettled(seen: &Record, current: &Record) -> bool {
+    is_same_status(seen, current) && is_same_claim(seen, current)
+}
+
+fn is_same_but_lease(seen: &Record, current: &Record) -> bool {
+    is_unsettled(seen, current) && seen.expires_at == current.expires_at
 }
 
 /// Spaces in which only the owner, or only the generation, distinguishes two claims.
@@ -391,6 +295,63 @@ fn far_ahead() -> Configuration {
 /// A space with lease extensions.
 pub(super) fn extended() -> Configuration {
     Configuration { name: "leases extended", extensions: 2, times: ticks(5), ..small() }
+}
+
+/// Like [`extended`], under at-most-once, with two extensions in flight.
+fn extended_once() -> Configuration {
+    Configuration { execution: Execution::AtMostOnce, ..extended() }
+}
+
+/// An operator beside extensions, under at-most-once.
+fn operated_once() -> Configuration {
+    Configuration { name: "an operator, leases extended", operations: 1, ..extended_once() }
+}
+
+/// Like [`behind`], with an extension.
+fn extended_behind() -> Configuration {
+    Configuration { extensions: 1, ..behind() }
+}
+
+/// An extension that arrives late, after its sender has claimed the key again, under the same owner, to record its
+/// outcome.
+fn extended_ahead() -> Configuration {
+    Configuration {
+        name: "a clock beyond M, ahead",
+        clocks: vec![0, 4 * TICK],
+        times: ticks(2),
+        lease: 2 * TICK,
+        ..extended()
+    }
+}
+
+/// One delivery per executor, with a clock as in [`behind`].
+fn behind_once() -> Configuration {
+    Configuration { attempts: 1, ..behind() }
+}
+
+/// A space in which an executor claims its key again, to record its outcome.
+fn recorded() -> Configuration {
+    Configuration { faults: 2, times: ticks(5), verdicts: &[Verdict::Complete], ..small() }
+}
+
+/// A store that also rejects requests for good.
+fn refusing() -> Configuration {
+    Configuration { permanent_faults: true, faults: 2, times: ticks(2), ..small() }
+}
+
+/// Handlers with and without a claim.
+fn beside() -> Configuration {
+    Configuration { flows: &[Flow::Claim, Flow::Look], ..unclaimed() }
+}
+
+/// Like [`beside`], with an extension.
+fn extended_beside() -> Configuration {
+    Configuration { extensions: 1, ..beside() }
+}
+
+/// Another request under the key.
+fn two_requests() -> Configuration {
+    Configuration { name: "another request under the key", requests: 2, ..Configuration::default() }
 }
 
 /// An operator and two executors.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     protocol::{Action, End, Event, Refusal},
-    store::{Settlement, Status, Write, WriteOutcome},
+    store::{PutOutcome, Status},
 };
 
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     mutants::{
         Moment, Mutant, NONE, Outcome,
         claiming::{definite, one},
+        settling::with_settlement,
         small,
     },
     under_test::Effect,
@@ -42,17 +43,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a retry with the same token has another expiry",
         caught_by: Invariant::TokenKept,
         space: transactions,
-        does: |moment, (state, mut action)| {
-            let is_again = is_again(moment, &action);
-            if let Action::Commit {
-                write: Write::Settle { settlement: Settlement::Complete(_, expires_at), .. },
-                ..
-            } = &mut action
-                && is_again
-            {
-                *expires_at = expires_at.saturating_add(Duration::from_millis(1000));
-            }
-            (state, action)
+        does: |moment, outcome| {
+            let is_again = is_again(moment, &outcome.1);
+            let later = Duration::from_millis(if is_again { 1000 } else { 0 });
+            with_settlement(outcome, |new| {
+                new.expires_at = new.expires_at.map(|expires_at| expires_at.saturating_add(later));
+            })
         },
         ..NONE
     },
@@ -60,15 +56,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a transaction's record expires before its lease has ended",
         caught_by: Invariant::ExpiryPromised,
         space: || Configuration { lease: 4 * TICK, ..transactions() },
-        does: |moment, (state, mut action)| {
-            if let Action::Commit {
-                write: Write::Settle { settlement: Settlement::Complete(_, expires_at), .. },
-                ..
-            } = &mut action
-            {
-                *expires_at = moment.now.saturating_add(moment.plan.rules.retention);
-            }
-            (state, action)
+        does: |moment, outcome| match outcome.1 {
+            Action::Commit { .. } => with_settlement(outcome, |new| {
+                new.expires_at = Some(moment.now.saturating_add(moment.plan.rules.retention));
+            }),
+            _ => outcome,
         },
         ..NONE
     },
@@ -102,7 +94,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::EffectsExactlyOnce,
         space: || Configuration { faults: 0, ..transactions() },
         does: |_, (state, action)| match action {
-            Action::Commit { write, .. } => (state, Action::Apply(write)),
+            Action::Commit { put, .. } => (state, Action::Put(put)),
             action => (state, action),
         },
         ..NONE
@@ -112,7 +104,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::RecordedIsStored,
         space: transactions,
         hears: |_, event| match event {
-            Event::Declined => Event::Answered(WriteOutcome::Applied),
+            Event::Declined => Event::Answered(PutOutcome::Applied),
             event => event,
         },
         ..NONE
@@ -123,7 +115,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space: transactions,
         hears: |moment, event| match event {
             Event::Failed(_) if moment.is_doubtful() && is_committing(moment) => {
-                Event::Answered(WriteOutcome::Applied)
+                Event::Answered(PutOutcome::Applied)
             }
             event => event,
         },
@@ -223,14 +215,14 @@ pub(super) fn is_committing(moment: &Moment<'_>) -> bool {
 pub(super) fn is_again(moment: &Moment<'_>, action: &Action) -> bool {
     is_committing(moment)
         && matches!((action, moment.sent()),
-            (Action::Commit { write, .. }, Some(Action::Commit { write: before, .. })) if write == before)
+            (Action::Commit { put, .. }, Some(Action::Commit { put: before, .. })) if put == before)
         && !matches!(moment.event, Event::Settle(_) | Event::Resumed)
 }
 
 fn with_submission(outcome: Outcome, change: impl Fn(u32) -> u32) -> Outcome {
     match outcome {
-        (state, Action::Commit { write, submission }) => {
-            (state, Action::Commit { write, submission: change(submission) })
+        (state, Action::Commit { put, submission }) => {
+            (state, Action::Commit { put, submission: change(submission) })
         }
         outcome => outcome,
     }

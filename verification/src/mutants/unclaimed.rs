@@ -2,7 +2,7 @@
 
 use lambda_idempotency::{
     protocol::{Action, End, Event, Refusal},
-    store::{Record, Revision, Status, Write, WriteOutcome},
+    store::{Put, PutOutcome, Record, Status},
     time::Timestamp,
 };
 
@@ -10,42 +10,11 @@ use crate::{
     configuration::{Configuration, Flow, ticks},
     invariants::Invariant,
     model::Verdict,
-    mutants::{Mutant, NONE, settling::shown, small, store::shipping},
-    under_test::Effect,
+    mutants::{Mutant, NONE, small},
 };
 
 /// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
-    Mutant {
-        name: "a conclusion without a condition",
-        caught_by: Invariant::ClaimSeesVersion,
-        space: unclaimed,
-        applies: |write, current| match write {
-            Write::Conclude { record, .. } => Effect::Put(record.clone()),
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
-        name: "a conclusion tests neither lease nor expiry",
-        caught_by: Invariant::ClaimSeesVersion,
-        // Only an extension changes the lease and expiry of a claim and nothing else. So this space has an extension:
-        // the frozen owner of a stale claim thaws and extends the claim.
-        space: || Configuration { extensions: 1, flows: &[Flow::Claim, Flow::Look], ..unclaimed() },
-        applies: |write, current| match (write, current) {
-            (Write::Conclude { seen: Some(seen), record }, Some(before))
-                if (Revision {
-                    lease_until: seen.lease_until,
-                    expires_at: seen.expires_at,
-                    ..Revision::of(before)
-                }) == *seen =>
-            {
-                Effect::Put(record.clone())
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
     Mutant {
         name: "a conclusion replaces a live outcome",
         caught_by: Invariant::ReplayTrue,
@@ -57,24 +26,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a conclusion replaces a live claim",
-        caught_by: Invariant::ClaimSeesVersion,
-        space: || Configuration { flows: &[Flow::Claim, Flow::Look], ..unclaimed() },
-        applies: |write, current| match (write, current) {
-            (Write::Conclude { record, .. }, Some(before)) if before.status() == Status::Started => {
-                Effect::Put(record.clone())
-            }
-            _ => shipping(write, current),
-        },
-        ..NONE
-    },
-    Mutant {
         name: "a conclusion keeps the generation",
         caught_by: Invariant::GenerationsGrow,
         space: unclaimed,
         does: |_, (state, mut action)| {
-            if let Action::Commit { write: Write::Conclude { seen: Some(seen), record }, .. } = &mut action {
-                record.generation = seen.generation;
+            if let Action::Commit { put: Put::Replace { seen, new }, .. } = &mut action {
+                new.generation = seen.generation;
             }
             (state, action)
         },
@@ -94,7 +51,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a run without a claim answers with another request's outcome",
         caught_by: Invariant::MismatchHarmless,
         space: || Configuration { requests: 2, ..unclaimed() },
-        does: |moment, (state, action)| match (shown(moment), action) {
+        does: |moment, (state, action)| match (moment.shown(), action) {
             (Some(record), Action::Settled(End::NotCommitted(Refusal::Mismatch)))
                 if record.lease_until().is_none() =>
             {
@@ -129,8 +86,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::RecordedIsStored,
         space: unclaimed,
         hears: |moment, event| match event {
-            Event::Answered(WriteOutcome::Refused(_)) if moment.is_settling() => {
-                Event::Answered(WriteOutcome::Applied)
+            Event::Answered(PutOutcome::Refused(_)) if moment.is_settling() => {
+                Event::Answered(PutOutcome::Applied)
             }
             event => event,
         },
@@ -139,7 +96,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
 ];
 
 /// Two executors that run without a claim.
-fn unclaimed() -> Configuration {
+pub(super) fn unclaimed() -> Configuration {
     Configuration {
         name: "without claims",
         flows: &[Flow::Look],

@@ -13,8 +13,8 @@ use std::{
 
 use lambda_idempotency::{
     ClaimHandle, StoredKey,
-    store::{Generation, Outcome, Owner, Record, Settlement, State, Write},
-    time::Timestamp,
+    store::{Generation, Outcome, Owner, Put, Record, State},
+    testing::Call,
 };
 
 use super::{
@@ -26,6 +26,7 @@ use super::{
     trouble::Circumstance,
 };
 
+use crate::under_test::{self, Purpose};
 use ledger::Ledger;
 
 /// A broken rule.
@@ -289,55 +290,47 @@ impl Audit {
         };
     }
 
-    /// Checks a write that was applied. If the write was part of a transaction, `effects` are that transaction's
-    /// effects.
+    /// Checks a put that was applied. If the put was part of a transaction, `effects` are that transaction's effects.
     pub fn wrote(
         &self,
         at: u64,
         key: &StoredKey,
         before: Option<&Record>,
-        write: &Write,
+        put: &Put,
         after: &Record,
         effects: Option<&Effects>,
     ) {
         let mut book = self.book();
         let book = &mut *book;
-        book.figures.reached.count_write(write);
+        book.figures.reached.count_put(put);
         let told = if effects.is_some() { ", in a transaction" } else { "" };
-        self.note(book, (at, key, write), || format!("{at} {key}: {}{told}", shown(write)));
+        self.note(book, (at, key, put), || format!("{at} {key}: {}{told}", shown(put)));
         if let Some(before) = before {
-            self.check_replaced(book, at, key, before, write, after);
+            self.check_replaced(book, at, key, before, put, after);
         }
         match effects {
             Some(effects) => self.check_effects(book, at, key, effects, Some(after)),
             None => self.check_no_effect(book, key, after),
         }
-        match write {
-            Write::Settle { generation, settlement, .. } | Write::Resolve { generation, settlement, .. } => {
-                record_settlement(book, key, *generation, settlement)
-            }
-            Write::Extend { generation, lease_until, .. } => {
+        match Purpose::of(put) {
+            Purpose::Settle | Purpose::Resolve => record_settlement(book, key, put.record()),
+            Purpose::Extend => {
                 book.figures.extended += 1;
-                let is_it = |run: &&mut Run| run.stored == *key && run.generation == *generation;
-                if let Some(run) = book.runs.iter_mut().find(is_it) {
-                    run.lease_until = lease_until.as_millis();
+                let new = put.record();
+                let is_it = |run: &&mut Run| run.stored == *key && run.generation == new.generation;
+                if let (Some(run), Some(lease)) = (book.runs.iter_mut().find(is_it), new.lease_until()) {
+                    run.lease_until = lease.as_millis();
                 }
             }
-            Write::Conclude { record, .. } => {
+            // No executor of the simulation outlives its handler.
+            Purpose::Interrupt => {}
+            Purpose::Conclude => {
                 book.figures.concluded += 1;
-                if let State::Completed(outcome) | State::Failed(outcome) = &record.state {
-                    record_outcome(
-                        book,
-                        key,
-                        record.generation,
-                        outcome,
-                        record.expires_at.unwrap_or_default(),
-                    );
-                }
+                record_settlement(book, key, put.record());
             }
-            Write::Claim(_) | Write::Reclaim { .. } | Write::TakeOver { .. } => {
-                book.figures.reclaims += u64::from(matches!(write, Write::Reclaim { .. }));
-                book.figures.takeovers += u64::from(matches!(write, Write::TakeOver { .. }));
+            Purpose::Claim => {
+                book.figures.reclaims += u64::from(Call::of(put) == Call::Reclaim);
+                book.figures.takeovers += u64::from(Call::of(put) == Call::TakeOver);
                 book.grants.insert((key.clone(), after.generation.get()), at);
             }
         }
@@ -349,32 +342,30 @@ impl Audit {
         at: u64,
         key: &StoredKey,
         before: &Record,
-        write: &Write,
+        put: &Put,
         after: &Record,
     ) {
-        if let Write::Settle { owner, generation, .. } = write {
-            if before.owner != *owner || before.generation != *generation || before.lease_until().is_none() {
-                violate(
-                    book,
-                    "fencing",
-                    format!("{key}: settled at {at} by a sender that doesn't hold the claim"),
-                );
+        let purpose = Purpose::of(put);
+        let is_held = before.is_claim_of(put.record()) && before.lease_until().is_some();
+        match purpose {
+            Purpose::Settle | Purpose::Interrupt => {
+                if !is_held {
+                    let what = format!("{key}: settled at {at} by a sender that doesn't hold the claim");
+                    violate(book, "fencing", what);
+                }
+                return;
             }
-            return;
-        }
-        if let Write::Extend { owner, generation, .. } = write {
-            let is_own = before.owner == *owner && before.generation == *generation;
-            if !is_own || before.lease_until().is_none() || after.lease_until() <= before.lease_until() {
-                violate(
-                    book,
-                    "fencing",
-                    format!("{key}: extended at {at} without the claim, or the lease didn't grow"),
-                );
+            Purpose::Extend => {
+                if !is_held || after.lease_until() <= before.lease_until() {
+                    let what = format!("{key}: extended at {at} without the claim, or the lease didn't grow");
+                    violate(book, "fencing", what);
+                }
+                return;
             }
-            return;
-        }
-        if let Write::Resolve { .. } = write {
-            book.overruled.insert((key.clone(), before.generation.get()));
+            Purpose::Resolve => {
+                book.overruled.insert((key.clone(), before.generation.get()));
+            }
+            Purpose::Claim | Purpose::Conclude => {}
         }
         if after.generation <= before.generation {
             violate(
@@ -384,7 +375,7 @@ impl Audit {
             );
         }
         // An operator may settle a record at any time after reading it, if the version is still the same.
-        if !self.clocks_agree() || matches!(write, Write::Resolve { .. }) {
+        if !self.clocks_agree() || purpose == Purpose::Resolve {
             return;
         }
         match &before.state {
@@ -532,32 +523,18 @@ impl Audit {
     }
 }
 
-fn record_settlement(book: &mut Book, key: &StoredKey, generation: Generation, settlement: &Settlement) {
-    let (outcome, expires_at) = match settlement {
-        Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at) => {
-            (outcome, expires_at)
-        }
-        Settlement::Release { .. } => {
-            book.released.insert((key.clone(), generation.get()));
-            return;
-        }
+fn record_settlement(book: &mut Book, key: &StoredKey, new: &Record) {
+    let generation = new.generation;
+    let Some(outcome) = under_test::outcome(new) else {
+        book.released.insert((key.clone(), generation.get()));
+        return;
     };
-    record_outcome(book, key, generation, outcome, *expires_at);
-}
-
-fn record_outcome(
-    book: &mut Book,
-    key: &StoredKey,
-    generation: Generation,
-    outcome: &Outcome,
-    expires_at: Timestamp,
-) {
     let sha256 = match outcome {
         Outcome::Retained(response) => Some(response.sha256),
         Outcome::Omitted => None,
     };
-    let recorded = Recorded { generation, expires_at: expires_at.as_millis(), sha256 };
-    book.recorded.entry(key.clone()).or_default().push(recorded);
+    let expires_at = new.expires_at.unwrap_or_default().as_millis();
+    book.recorded.entry(key.clone()).or_default().push(Recorded { generation, expires_at, sha256 });
 }
 
 fn violate(book: &mut Book, rule: &'static str, what: String) {
@@ -566,25 +543,21 @@ fn violate(book: &mut Book, rule: &'static str, what: String) {
     }
 }
 
-fn shown(write: &Write) -> String {
-    match write {
-        Write::Claim(lock) => {
-            format!("T1 by {:?}, generation {}, lease {:?}", lock.owner, lock.generation, lock.lease_until)
-        }
-        Write::Reclaim { lock, .. } => format!("T2 by {:?}, generation {}", lock.owner, lock.generation),
-        Write::TakeOver { lock, .. } => format!("T3 by {:?}, generation {}", lock.owner, lock.generation),
-        Write::Settle { owner, generation, settlement } => {
-            format!("{} by {owner:?}, generation {generation}", settlement.status().as_str())
-        }
-        Write::Extend { owner, generation, lease_until, .. } => {
-            format!("T7 by {owner:?}, generation {generation}, lease {lease_until:?}")
-        }
-        Write::Conclude { record, .. } => {
-            let status = record.status().as_str();
-            format!("conclusion to {status} by {:?}, generation {}", record.owner, record.generation)
-        }
-        Write::Resolve { owner, generation, settlement, .. } => {
-            format!("operator's {} by {owner:?}, generation {generation}", settlement.status().as_str())
-        }
+fn shown(put: &Put) -> String {
+    let new = put.record();
+    let what = match (Purpose::of(put), Call::of(put)) {
+        (Purpose::Claim, Call::Claim) => "T1",
+        (Purpose::Claim, Call::TakeOver) => "T3",
+        (Purpose::Claim, _) => "T2",
+        (Purpose::Extend, _) => "T7",
+        (Purpose::Settle, _) => new.status().as_str(),
+        (Purpose::Interrupt, _) => "T9",
+        (Purpose::Conclude, _) => "conclusion",
+        (Purpose::Resolve, _) => "operator's decision",
+    };
+    let (owner, generation) = (new.owner, new.generation);
+    match new.lease_until() {
+        Some(lease) => format!("{what} by {owner:?}, generation {generation}, lease {lease:?}"),
+        None => format!("{what} to {} by {owner:?}, generation {generation}", new.status().as_str()),
     }
 }

@@ -1,4 +1,4 @@
-//! The simulated store. It applies writes by the store's contract ([`Write::apply_to`]), behind a network that loses
+//! The simulated store. It applies writes by the store's contract ([`Put::apply_to`]), behind a network that loses
 //! and delays messages and makes results ambiguous.
 
 use std::{
@@ -9,8 +9,8 @@ use std::{
 use lambda_idempotency::{
     StoredKey,
     store::{
-        BoxFuture, Outcome, Owner, Place, Record, ResponseChunks, Settlement, State, Store, StoreError,
-        StoreErrorKind, StoredResponse, Transactions, Write, WriteOutcome,
+        BoxFuture, Outcome, Owner, Place, Put, PutOutcome, Record, ResponseChunks, Status, Store, StoreError,
+        StoreErrorKind, StoredResponse, Transactions,
     },
     time::Timestamp,
 };
@@ -21,6 +21,7 @@ use super::{
     scheduler::World,
     trouble::{Circumstance, Fault},
 };
+use crate::under_test::{Purpose, outcome};
 
 mod outage;
 mod transactions;
@@ -54,10 +55,10 @@ struct Stored {
 /// A request to the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Request {
-    /// A write of the protocol.
-    Write(Write),
-    /// A write of the protocol in a transaction with the handler's own writes.
-    Commit { write: Write, effects: Effects, token: String },
+    /// A put of the protocol.
+    Put(Put),
+    /// A put of the protocol in a transaction with the handler's own writes.
+    Commit { put: Put, effects: Effects, token: String },
 }
 
 /// One executor's connection to the table.
@@ -102,11 +103,11 @@ impl Table {
 /// Delivers a write that no executor waits for any more.
 fn arrive(stored: &mut Stored, audit: &Audit, at: u64, key: &StoredKey, request: &Request) {
     match request {
-        Request::Write(write) => {
-            let _ = apply(stored, audit, at, key, write, None);
+        Request::Put(put) => {
+            let _ = apply(stored, audit, at, key, put, None);
         }
-        Request::Commit { write, effects, token } => {
-            let _ = transactions::commit(stored, audit, at, key, (write, effects, token), false);
+        Request::Commit { put, effects, token } => {
+            let _ = transactions::commit(stored, audit, at, key, (put, effects, token), false);
         }
     }
 }
@@ -116,42 +117,33 @@ fn apply(
     audit: &Audit,
     at: u64,
     key: &StoredKey,
-    write: &Write,
+    put: &Put,
     effects: Option<&Effects>,
-) -> WriteOutcome {
+) -> PutOutcome {
     let before = stored.records.get(key);
-    match sabotaged(audit.sabotage(), write, before) {
+    match sabotaged(audit.sabotage(), put, before) {
         Some(after) => {
-            audit.wrote(at, key, before, write, &after, effects);
+            audit.wrote(at, key, before, put, &after, effects);
             stored.records.insert(key.clone(), after);
-            WriteOutcome::Applied
+            PutOutcome::Applied
         }
-        None => WriteOutcome::Refused(before.cloned()),
+        None => PutOutcome::Refused(before.cloned()),
     }
 }
 
-/// Applies the write by the store's contract, or as the schedule's deliberately broken store does.
-fn sabotaged(sabotage: Sabotage, write: &Write, before: Option<&Record>) -> Option<Record> {
-    match (sabotage, write, before) {
-        (Sabotage::SettleUnconditionally, Write::Settle { settlement, .. }, Some(record)) => {
-            let (owner, generation) = (record.owner, record.generation);
-            let lease_until = record.lease_until().unwrap_or(record.lock_acquired_at);
-            let started = Record { state: State::Started { lease_until }, ..record.clone() };
-            Write::Settle { owner, generation, settlement: settlement.clone() }.apply_to(Some(&started))
-        }
-        (
-            Sabotage::ReplaceUnconditionally,
-            Write::TakeOver { lock, .. } | Write::Reclaim { lock, .. },
-            Some(_),
-        )
-        | (Sabotage::ClaimUnconditionally, Write::Claim(lock), Some(_)) => Some(lock.clone().into()),
-        (Sabotage::ExtendUnconditionally, Write::Extend { lease_until, expires_at, .. }, Some(record)) => {
-            let state = State::Started { lease_until: *lease_until };
-            Some(Record { state, expires_at: *expires_at, ..record.clone() })
-        }
-        (Sabotage::ConcludeUnconditionally, Write::Conclude { record, .. }, _) => Some(record.clone()),
-        _ => write.apply_to(before),
-    }
+/// Applies the put by the store's contract, or as the schedule's deliberately broken store does: it applies some puts
+/// to any record.
+fn sabotaged(sabotage: Sabotage, put: &Put, before: Option<&Record>) -> Option<Record> {
+    let is_unconditional = match (sabotage, Purpose::of(put)) {
+        (Sabotage::SettleUnconditionally, Purpose::Settle)
+        | (Sabotage::ExtendUnconditionally, Purpose::Extend) => true,
+        (Sabotage::ReplaceUnconditionally, Purpose::Claim) => matches!(put, Put::Replace { .. }),
+        (Sabotage::ClaimUnconditionally, Purpose::Claim) => matches!(put, Put::Create(_)),
+        (Sabotage::ConcludeUnconditionally, Purpose::Conclude) => true,
+        _ => false,
+    };
+    let is_any = is_unconditional && (before.is_some() || Purpose::of(put) == Purpose::Conclude);
+    if is_any { Some(put.record().clone()) } else { put.apply_to(before) }
 }
 
 impl SimulatedStore {
@@ -179,23 +171,23 @@ impl SimulatedStore {
         }
     }
 
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
+    async fn put_now(&self, key: &StoredKey, put: &Put) -> Result<PutOutcome, StoreError> {
         let call = Call::begin(self);
-        let answer = self.apply_once(key, write).await;
+        let answer = self.put_once(key, put).await;
         call.end(answer)
     }
 
-    async fn apply_once(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
+    async fn put_once(&self, key: &StoredKey, put: &Put) -> Result<PutOutcome, StoreError> {
         let world = &self.world;
         world.count(|figures| figures.calls += 1);
-        if let Write::Settle { owner, settlement: Settlement::Release { .. }, .. } = write {
-            self.audit.releases(*owner);
+        if is_release(put) {
+            self.audit.releases(put.record().owner);
         }
         self.travel().await;
-        if let Some(failed) = self.in_outage(|| drop(self.at_the_table(key, write)), true).await {
+        if let Some(failed) = self.in_outage(|| drop(self.at_the_table(key, put)), true).await {
             return Err(failed);
         }
-        if response_bytes(write) > ITEM_LIMIT && world.strikes(Fault::Unstorable, 1000) {
+        if response_bytes(put) > ITEM_LIMIT && world.strikes(Fault::Unstorable, 1000) {
             return failed(Fault::Unstorable);
         }
         if world.strikes(Fault::Throttle, 30) {
@@ -209,18 +201,18 @@ impl SimulatedStore {
         }
         if world.strikes(Fault::Late, 30) {
             let at = world.now() + world.random(|random| random.between(1, 100_000));
-            self.table.stored().late.push((at, key.clone(), Request::Write(write.clone())));
+            self.table.stored().late.push((at, key.clone(), Request::Put(put.clone())));
             return self.no_answer(Fault::Late).await;
         }
-        let mut written = self.at_the_table(key, write);
+        let mut written = self.at_the_table(key, put);
         if world.strikes(Fault::Retry, 40) {
             self.travel().await;
-            written = self.at_the_table(key, write);
+            written = self.at_the_table(key, put);
         }
         if world.strikes(Fault::LoseAnswer, 40) {
             return self.no_answer(Fault::LoseAnswer).await;
         }
-        if matches!(write, Write::Settle { .. }) && world.strikes(Fault::Slow, 150) {
+        if matches!(put, Put::Mine { .. }) && world.strikes(Fault::Slow, 150) {
             let ms = world.random(|random| random.between(500, 5000));
             world.sleep(ms).await;
         }
@@ -228,10 +220,10 @@ impl SimulatedStore {
         Ok(written)
     }
 
-    fn at_the_table(&self, key: &StoredKey, write: &Write) -> WriteOutcome {
+    fn at_the_table(&self, key: &StoredKey, put: &Put) -> PutOutcome {
         let mut stored = self.table.stored();
         self.settle_down(&mut stored, key);
-        apply(&mut stored, &self.audit, self.world.now(), key, write, None)
+        apply(&mut stored, &self.audit, self.world.now(), key, put, None)
     }
 
     async fn read_now(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
@@ -275,12 +267,8 @@ fn failed<T>(fault: Fault) -> Result<T, StoreError> {
 }
 
 impl Store for SimulatedStore {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.apply_now(key, write))
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        Box::pin(self.put_now(key, put))
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
@@ -296,22 +284,17 @@ impl Store for SimulatedStore {
     }
 }
 
-/// How many bytes of the write's response are in the item itself.
-fn response_bytes(write: &Write) -> usize {
-    let outcome = match write {
-        Write::Settle {
-            settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
-        } => outcome,
-        Write::Conclude {
-            record: Record { state: State::Completed(outcome) | State::Failed(outcome), .. },
-            ..
-        } => outcome,
-        _ => return 0,
-    };
-    match outcome {
-        Outcome::Retained(StoredResponse { place: Place::Inline(bytes), .. }) => bytes.len(),
+/// How many bytes of the put's response are in the item itself.
+fn response_bytes(put: &Put) -> usize {
+    match outcome(put.record()) {
+        Some(Outcome::Retained(StoredResponse { place: Place::Inline(bytes), .. })) => bytes.len(),
         _ => 0,
     }
+}
+
+/// Whether the put releases a claim.
+pub(super) fn is_release(put: &Put) -> bool {
+    matches!(put, Put::Mine { new, .. } if new.status() == Status::Released)
 }
 
 impl ResponseChunks for SimulatedStore {

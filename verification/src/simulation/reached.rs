@@ -8,13 +8,15 @@ use std::fmt::{self, Write as _};
 use lambda_idempotency::{
     ErrorKind, RunError,
     settings::{Execution, Recording},
-    store::{Settlement, Write},
+    store::{Put, Status},
+    testing::Call,
 };
 
 use super::{
     config::{Choices, Config, Way},
     deliveries::Refusal,
 };
+use crate::under_test::Purpose;
 
 macro_rules! items {
     ($($group:literal { $($item:ident $what:literal)* })*) => {
@@ -166,20 +168,20 @@ impl Reached {
         }
     }
 
-    /// Counts a write that was applied.
-    pub fn count_write(&mut self, write: &Write) {
-        self.count(match write {
-            Write::Claim(_) => Item::T1,
-            Write::Reclaim { .. } => Item::T2,
-            Write::TakeOver { .. } => Item::T3,
-            Write::Settle { settlement, .. } => match settlement {
-                Settlement::Complete(..) => Item::T4,
-                Settlement::Fail(..) => Item::T5,
-                Settlement::Release { .. } => Item::T6,
+    /// Counts a put that was applied.
+    pub fn count_put(&mut self, put: &Put) {
+        self.count(match (Purpose::of(put), put.record().status()) {
+            (Purpose::Claim, _) => match Call::of(put) {
+                Call::Claim => Item::T1,
+                Call::TakeOver => Item::T3,
+                _ => Item::T2,
             },
-            Write::Extend { .. } => Item::T7,
-            Write::Conclude { .. } => Item::Conclusion,
-            Write::Resolve { .. } => Item::Resolution,
+            (Purpose::Settle, Status::Completed) => Item::T4,
+            (Purpose::Settle, Status::Failed) => Item::T5,
+            (Purpose::Settle, _) => Item::T6,
+            (Purpose::Extend | Purpose::Interrupt, _) => Item::T7,
+            (Purpose::Conclude, _) => Item::Conclusion,
+            (Purpose::Resolve, _) => Item::Resolution,
         });
     }
 

@@ -3,12 +3,11 @@
 use lambda_idempotency::{
     StoredKey,
     store::{
-        BoxFuture, Record, ResponseChunks, Settlement, Store, StoreError, StoreErrorKind, Transactions,
-        Write, WriteOutcome,
+        BoxFuture, Put, PutOutcome, Record, ResponseChunks, Store, StoreError, StoreErrorKind, Transactions,
     },
 };
 
-use super::network::SimulatedStore;
+use super::network::{SimulatedStore, is_release};
 
 /// A time that's longer than any schedule.
 const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 60 * 60);
@@ -83,26 +82,27 @@ pub struct Undoing {
 }
 
 impl Undoing {
-    fn write(&self, write: &Write) -> Write {
-        let mut write = write.clone();
-        match (self.undone, &mut write) {
-            (
-                Undone::Interruptions,
-                Write::Settle { settlement: Settlement::Release { interrupted, .. }, .. },
-            ) => {
-                *interrupted = false;
+    /// Returns the put as it's sent.
+    fn changed(&self, key: &StoredKey, put: &Put) -> Put {
+        let mut put = put.clone();
+        let releases = is_release(&put);
+        // The executor saw an expiry that isn't in the table.
+        let is_endless = || self.store.table.record(key).is_some_and(|record| record.expires_at.is_none());
+        if let (Undone::OthersClaims, Put::Replace { seen, .. }) = (self.undone, &mut put)
+            && is_endless()
+        {
+            seen.expires_at = None;
+        }
+        let (Put::Create(new) | Put::Replace { new, .. } | Put::Mine { new, .. }) = &mut put;
+        let lease = new.lease_until();
+        match self.undone {
+            Undone::Interruptions if lease.is_some() || releases => new.interrupted = false,
+            Undone::EndlessClaims if lease.is_some() => {
+                new.expires_at = lease.map(|lease| lease.saturating_add(std::time::Duration::from_secs(5)));
             }
-            (
-                Undone::Interruptions,
-                Write::Claim(lock) | Write::Reclaim { lock, .. } | Write::TakeOver { lock, .. },
-            ) => lock.interrupted = false,
-            (
-                Undone::EndlessClaims,
-                Write::Claim(lock) | Write::Reclaim { lock, .. } | Write::TakeOver { lock, .. },
-            ) => lock.expires_at = Some(lock.lease_until.saturating_add(std::time::Duration::from_secs(5))),
             _ => {}
         }
-        write
+        put
     }
 
     /// Returns the record as the executor sees it.
@@ -128,19 +128,14 @@ impl Undoing {
 }
 
 impl Store for Undoing {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        let is_release = matches!(write, Write::Settle { settlement: Settlement::Release { .. }, .. });
-        if is_release && self.undone == Undone::GivingBack {
-            return Box::pin(async { Ok(WriteOutcome::Applied) });
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        if is_release(put) && self.undone == Undone::GivingBack {
+            return Box::pin(async { Ok(PutOutcome::Applied) });
         }
-        let write = self.write(write);
+        let put = self.changed(key, put);
         Box::pin(async move {
-            match self.store.apply(key, &write).await {
-                Ok(WriteOutcome::Refused(record)) => Ok(WriteOutcome::Refused(self.seen(record))),
+            match self.store.put(key, &put).await {
+                Ok(PutOutcome::Refused(record)) => Ok(PutOutcome::Refused(self.seen(record))),
                 answer => answer.map_err(|error| self.error(error)),
             }
         })

@@ -14,8 +14,8 @@ use std::{
 use lambda_idempotency::{
     StoredKey,
     store::{
-        BoxFuture, CommitOutcome, OwnWrites, Record, ResponseChunks, Store, StoreError, StoreErrorKind,
-        Transactions, Write, WriteOutcome,
+        BoxFuture, CommitOutcome, OwnWrites, Put, PutOutcome, Record, ResponseChunks, Store, StoreError,
+        StoreErrorKind, Transactions,
     },
 };
 
@@ -82,16 +82,12 @@ impl<S> StandingStore<S> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<S: Store> Store for StandingStore<S> {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         Box::pin(async move {
-            let call = Call::of(write);
+            let call = Call::of(put);
             self.orders.reached(Point::Before(call));
-            let written = self.inner.apply(key, write).await;
-            if matches!(written, Ok(WriteOutcome::Applied)) {
+            let written = self.inner.put(key, put).await;
+            if matches!(written, Ok(PutOutcome::Applied)) {
                 self.orders.reached(Point::After(call));
             }
             written
@@ -119,7 +115,7 @@ impl<S: Store> Transactions for StandingStore<S> {
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
+        put: &'a Put,
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
@@ -127,10 +123,10 @@ impl<S: Store> Transactions for StandingStore<S> {
             let Some(transactions) = self.inner.transactions() else {
                 return Err(StoreError::new(StoreErrorKind::Rejected, "the inner store has no transactions"));
             };
-            let call = Call::of(write);
+            let call = Call::of(put);
             self.orders.reached(Point::Before(call));
-            let committed = transactions.commit(key, write, writes, token).await;
-            if matches!(committed, Ok(CommitOutcome::Answered(WriteOutcome::Applied))) {
+            let committed = transactions.commit(key, put, writes, token).await;
+            if matches!(committed, Ok(CommitOutcome::Answered(PutOutcome::Applied))) {
                 self.orders.reached(Point::After(call));
             }
             committed

@@ -8,8 +8,8 @@ use std::{
 use lambda_idempotency::{
     Fingerprint, StoredKey,
     store::{
-        BoxFuture, CommitOutcome, Lock, OwnWrites, Record, ResponseChunks, Revision, State, Store,
-        StoreError, Transactions, Write, WriteOutcome,
+        BoxFuture, CommitOutcome, Lock, OwnWrites, Put, PutOutcome, Record, ResponseChunks, State, Store,
+        StoreError, Transactions,
     },
     time::Timestamp,
 };
@@ -87,38 +87,30 @@ impl<S: Store> SabotagedStore<S> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn broken(
-        &self,
-        sabotage: Sabotage,
-        key: &StoredKey,
-        write: &Write,
-    ) -> Result<WriteOutcome, StoreError> {
-        let is_settlement = matches!(write, Write::Settle { .. });
+    async fn broken(&self, sabotage: Sabotage, key: &StoredKey, put: &Put) -> Result<PutOutcome, StoreError> {
+        let is_settlement = matches!(put, Put::Mine { .. });
         if sabotage == Sabotage::Unsettled && is_settlement {
-            return Ok(WriteOutcome::Applied);
+            return Ok(PutOutcome::Applied);
         }
-        let write = self.with_real_lease(key, write);
+        let put = self.with_real_lease(key, put);
         if sabotage == Sabotage::Overwriting && is_settlement {
             // A separate task, since the library drops a call whose time is over.
             let (inner, key) = (Arc::clone(&self.inner), key.clone());
             let overwriting = tokio::spawn(async move {
-                match inner.apply(&key, &write).await? {
-                    WriteOutcome::Refused(Some(record)) => {
-                        let _ = inner.apply(&key, &reopening(&record)).await?;
-                        inner.apply(&key, &over(&record, write)).await
-                    }
-                    written => Ok(written),
+                match inner.put(&key, &put).await? {
+                    PutOutcome::Refused(Some(record)) => inner.put(&key, &over(record, put)).await,
+                    answer => Ok(answer),
                 }
             });
             return overwriting.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         }
-        match (self.inner.apply(key, &write).await?, sabotage) {
-            (WriteOutcome::Refused(_), Sabotage::Unfenced) if is_settlement => Ok(WriteOutcome::Applied),
-            (WriteOutcome::Refused(_), Sabotage::Unclaimed) if !is_settlement => Ok(WriteOutcome::Applied),
-            (WriteOutcome::Refused(Some(record)), Sabotage::Impatient) => {
-                Ok(WriteOutcome::Refused(Some(self.without_lease(key, record))))
+        match (self.inner.put(key, &put).await?, sabotage) {
+            (PutOutcome::Refused(_), Sabotage::Unfenced) if is_settlement => Ok(PutOutcome::Applied),
+            (PutOutcome::Refused(_), Sabotage::Unclaimed) if !is_settlement => Ok(PutOutcome::Applied),
+            (PutOutcome::Refused(Some(record)), Sabotage::Impatient) => {
+                Ok(PutOutcome::Refused(Some(self.without_lease(key, record))))
             }
-            (written, _) => Ok(written),
+            (answer, _) => Ok(answer),
         }
     }
 
@@ -131,40 +123,30 @@ impl<S: Store> SabotagedStore<S> {
         record
     }
 
-    fn with_real_lease(&self, key: &StoredKey, write: &Write) -> Write {
-        let mut write = write.clone();
-        if let Write::TakeOver { seen, .. } = &mut write {
-            seen.lease_until = self.leases().remove(key).or(seen.lease_until);
+    fn with_real_lease(&self, key: &StoredKey, put: &Put) -> Put {
+        let mut put = put.clone();
+        if let Put::Replace { seen, .. } = &mut put
+            && let State::Started { lease_until } = &mut seen.state
+        {
+            *lease_until = self.leases().remove(key).unwrap_or(*lease_until);
         }
-        write
+        put
     }
 }
 
-/// Builds a write that removes the outcome from a record, so that the record can be settled again.
-fn reopening(record: &Record) -> Write {
-    Write::Reclaim { seen: Revision::of(record), lock: record.lock_until(record.lock_acquired_at) }
-}
-
-/// Gives the settlement the owner and the generation of the current claim.
-fn over(record: &Record, write: Write) -> Write {
-    match write {
-        Write::Settle { settlement, .. } => {
-            Write::Settle { owner: record.owner, generation: record.generation, settlement }
-        }
-        other => other,
-    }
+/// Builds a put that replaces the record's state with the settlement's.
+fn over(seen: Record, settlement: Put) -> Put {
+    let Record { state, expires_at, .. } = settlement.into_record();
+    let new = Record { state, expires_at, ..seen.clone() };
+    Put::Replace { seen, new }
 }
 
 #[deny(clippy::missing_trait_methods)]
 impl<S: Store> Store for SabotagedStore<S> {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         match self.sabotage {
-            Some(sabotage) => Box::pin(self.broken(sabotage, key, write)),
-            None => self.inner.apply(key, write),
+            Some(sabotage) => Box::pin(self.broken(sabotage, key, put)),
+            None => self.inner.put(key, put),
         }
     }
 
@@ -188,18 +170,19 @@ impl<S: Store> SabotagedStore<S> {
     async fn commit_broken(
         &self,
         key: &StoredKey,
-        write: &Write,
+        put: &Put,
         writes: &OwnWrites,
         token: &str,
     ) -> Result<CommitOutcome, StoreError> {
         let Some(transactions) = self.inner.transactions().filter(|_| self.sabotage != Some(Sabotage::Torn))
         else {
-            return self.inner.apply(key, write).await.map(CommitOutcome::Answered);
+            return self.inner.put(key, put).await.map(CommitOutcome::Answered);
         };
-        if let Write::Settle { owner, generation, .. } = write {
+        if let Put::Mine { held, .. } = put {
+            let owner = held.owner;
             let lock = Lock {
-                owner: *owner,
-                generation: *generation,
+                owner,
+                generation: held.generation,
                 attempt: 1,
                 fingerprint: Fingerprint::of_bytes(b"decoy"),
                 lock_acquired_at: Timestamp::from_millis(0),
@@ -208,13 +191,12 @@ impl<S: Store> SabotagedStore<S> {
                 interrupted: false,
                 request_id: None,
             };
-            let record = Record { state: State::Released, ..lock.into() };
+            let released = Put::Create(Record { state: State::Released, ..lock.into() });
             let decoy = StoredKey::from_stored(format!("{key}-decoy-{owner}"));
             let token = token.chars().rev().collect::<String>();
-            let conclude = Write::Conclude { seen: None, record };
-            let _ = transactions.commit(&decoy, &conclude, writes, &token).await?;
+            let _ = transactions.commit(&decoy, &released, writes, &token).await?;
         }
-        transactions.commit(key, write, writes, token).await
+        transactions.commit(key, put, writes, token).await
     }
 }
 
@@ -226,10 +208,10 @@ impl<S: Store> Transactions for SabotagedStore<S> {
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
+        put: &'a Put,
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
-        Box::pin(self.commit_broken(key, write, writes, token))
+        Box::pin(self.commit_broken(key, put, writes, token))
     }
 }

@@ -17,7 +17,7 @@ use lambda_http::{
 };
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
-    store::{Generation, Lock, Owner, Settlement, Status, Store, Write, WriteOutcome},
+    store::{Generation, Owner, Put, PutOutcome, Record, State, Status, Store},
     testing::Fault,
     time::{Clock as _, system_clock},
 };
@@ -270,29 +270,19 @@ async fn deliver(
 /// Writes a released record.
 async fn release(direct: &dyn Store, key: &StoredKey) -> Result<()> {
     let now = system_clock().now();
-    let lock = Lock {
+    let released = Record {
         owner: Owner::random().context("couldn't draw an owner")?,
         generation: Generation::new(1),
         attempt: 1,
         fingerprint: Fingerprint::of_bytes(b"another request"),
         lock_acquired_at: now,
-        lease_until: now,
         expires_at: Some(now.saturating_add(PATIENCE).rounded_up_to_second()),
         interrupted: false,
         request_id: None,
+        state: State::Released,
     };
-    let settlement = Settlement::Release {
-        expires_at: now.saturating_add(PATIENCE).rounded_up_to_second(),
-        interrupted: false,
-    };
-    let (owner, generation) = (lock.owner, lock.generation);
-    for write in [Write::Claim(lock), Write::Settle { owner, generation, settlement }] {
-        match direct.apply(key, &write).await.context("couldn't write the released record")? {
-            WriteOutcome::Applied => {}
-            WriteOutcome::Refused(record) => {
-                return Err(Problem::new(format!("a record blocks the key: {record:?}")));
-            }
-        }
+    match direct.put(key, &Put::Create(released)).await.context("couldn't write the released record")? {
+        PutOutcome::Applied => Ok(()),
+        PutOutcome::Refused(record) => Err(Problem::new(format!("a record blocks the key: {record:?}"))),
     }
-    Ok(())
 }

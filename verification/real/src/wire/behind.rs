@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use lambda_idempotency::{
     Builder, ErrorKind, Fingerprint, StoredKey,
-    store::{BoxFuture, Lock, Record, Store, StoreError, StoreErrorKind, Write, WriteOutcome},
+    store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, StoreErrorKind},
     time::Timestamp,
 };
 use lambda_idempotency_layer::in_memory::{self, Invocation};
@@ -137,14 +137,12 @@ struct Claims {
 }
 
 impl Store for Claims {
-    fn apply<'a>(
+    fn put<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, std::result::Result<WriteOutcome, StoreError>> {
-        if let Some(Lock { fingerprint, .. }) = write.lock() {
-            lock(&self.first).get_or_insert_with(|| (key.clone(), *fingerprint));
-        }
+        put: &'a Put,
+    ) -> BoxFuture<'a, std::result::Result<PutOutcome, StoreError>> {
+        lock(&self.first).get_or_insert_with(|| (key.clone(), put.record().fingerprint));
         Box::pin(async { Err(refused()) })
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use lambda_idempotency::{store::Write, testing::Call};
+use lambda_idempotency::{store::Put, testing::Call};
 use serde_json::Value;
 
 use super::way::Medium;
@@ -46,15 +46,14 @@ impl Meaning {
         Self::PartRead,
     ];
 
-    /// Returns the meaning of this write. `Resolve` is `Other`, since only an operator sends it.
-    pub(super) const fn of_write(write: &Write) -> Self {
-        if let Write::Resolve { .. } = write {
-            return Self::Other;
-        }
-        match Call::of(write) {
+    /// Returns the meaning of this put.
+    pub(super) fn of_put(put: &Put) -> Self {
+        match Call::of(put) {
             Call::Claim => Self::Claim,
             Call::Reclaim => Self::Reclaim,
             Call::TakeOver => Self::TakeOver,
+            // Only an operator replaces a record by a settled one of the same run.
+            _ if matches!(put, Put::Replace { .. }) => Self::Other,
             Call::Complete => Self::Complete,
             Call::Fail => Self::Fail,
             Call::Release => Self::Release,
@@ -68,15 +67,19 @@ impl Meaning {
     pub(super) fn of_request(operation: &str, body: &Value) -> Self {
         let condition = body.get("ConditionExpression").and_then(Value::as_str);
         let id = body.pointer("/Key/id/S").and_then(Value::as_str).unwrap_or_default();
+        let new = |name: &str| {
+            body.pointer(&format!("/ExpressionAttributeValues/:{name}/S")).and_then(Value::as_str)
+        };
         match (operation, condition) {
             ("PutItem", None) if id_of_item(body).contains("#part#") => Self::PartWritten,
             ("PutItem", Some(condition)) if condition.starts_with("attribute_not_exists") => Self::Claim,
-            ("PutItem", Some(_)) if has_value(body, ":seen_owner") => Self::Reclaim,
-            ("UpdateItem", Some(_)) if has_value(body, ":seen_owner") => Self::TakeOver,
-            ("UpdateItem", Some(_)) => match body.pointer("/ExpressionAttributeValues/:status/S") {
-                Some(status) if status == "COMPLETED" => Self::Complete,
-                Some(status) if status == "FAILED" => Self::Fail,
-                Some(status) if status == "RELEASED" => Self::Release,
+            ("PutItem", Some(_)) => Self::Reclaim,
+            // A new owner takes the claim over. A new status settles it.
+            ("UpdateItem", Some(_)) => match (new("o"), new("s")) {
+                (Some(_), None) => Self::TakeOver,
+                (None, Some("COMPLETED")) => Self::Complete,
+                (None, Some("FAILED")) => Self::Fail,
+                (None, Some("RELEASED")) => Self::Release,
                 _ => Self::Other,
             },
             ("GetItem", None) if id.contains("#part#") => Self::PartRead,
@@ -110,10 +113,6 @@ fn id_of_item(body: &Value) -> &str {
     body.pointer("/Item/id/S").and_then(Value::as_str).unwrap_or_default()
 }
 
-fn has_value(body: &Value, name: &str) -> bool {
-    body.get("ExpressionAttributeValues").and_then(|values| values.get(name)).is_some()
-}
-
 impl Display for Meaning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -138,20 +137,18 @@ mod tests {
 
     #[test]
     fn requests_are_classified_by_their_conditions() {
-        let status = |status: &str| {
-            json!({
-                "ConditionExpression": "#status = :started AND #owner = :owner",
-                "ExpressionAttributeValues": { ":status": { "S": status }, ":owner": { "S": "a" } },
-            })
-        };
-        let seen = json!({
-            "ConditionExpression": "#status = :seen_status",
-            "ExpressionAttributeValues": { ":seen_owner": { "S": "a" } },
-        });
+        let values = |values: Value| json!({ "ConditionExpression": "#s=:vs AND #o=:vo", "ExpressionAttributeValues": values });
+        let seen = values(json!({ ":vo": { "S": "a" } }));
+        let taken_over = values(json!({ ":vo": { "S": "a" }, ":o": { "S": "b" } }));
+        let status = |status: &str| values(json!({ ":vo": { "S": "a" }, ":s": { "S": status } }));
+        let decided = values(json!({ ":vo": { "S": "a" }, ":o": { "S": "b" }, ":s": { "S": "FAILED" } }));
         for (meaning, operation, body) in [
-            (Meaning::Claim, "PutItem", json!({ "ConditionExpression": "attribute_not_exists(#id)" })),
+            (Meaning::Claim, "PutItem", json!({ "ConditionExpression": "attribute_not_exists(#k)" })),
             (Meaning::Reclaim, "PutItem", seen.clone()),
-            (Meaning::TakeOver, "UpdateItem", seen),
+            (Meaning::TakeOver, "UpdateItem", taken_over),
+            // The program under test neither extends a lease nor decides for an operator.
+            (Meaning::Other, "UpdateItem", seen),
+            (Meaning::Other, "UpdateItem", decided),
             (Meaning::Complete, "UpdateItem", status("COMPLETED")),
             (Meaning::Fail, "UpdateItem", status("FAILED")),
             (Meaning::Release, "UpdateItem", status("RELEASED")),

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        BoxFuture, Lock, Owner, Record, ResponseChunks, Revision, Settlement, Status, Store, StoreError,
-        StoreErrorKind, Write, WriteOutcome, dynamodb::DynamoDbStore,
+        BoxFuture, Owner, Put, PutOutcome, Record, ResponseChunks, Status, Store, StoreError, StoreErrorKind,
+        dynamodb::DynamoDbStore,
     },
     time::Timestamp,
 };
@@ -77,22 +77,22 @@ struct Sabotaged {
 }
 
 impl Sabotaged {
-    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<WriteOutcome, StoreError> {
-        if let Some(lock_written) = write.lock() {
-            lock(&self.mine).push(lock_written.owner);
+    async fn put_now(&self, key: &StoredKey, put: &Put) -> Result<PutOutcome, StoreError> {
+        if put.record().status() == Status::Started {
+            lock(&self.mine).push(put.record().owner);
         }
-        match (self.how, self.store.apply(key, write).await) {
+        match (self.how, self.store.put(key, put).await) {
             (Sabotage::TakesAmbiguousForDefinite, Err(error)) => Err(error.maybe_applied(false)),
             (Sabotage::TakesAmbiguousForDone, Err(error)) if error.is_maybe_applied() => {
-                Ok(WriteOutcome::Applied)
+                Ok(PutOutcome::Applied)
             }
-            (Sabotage::NeverKnowsItsOwnClaim, Ok(WriteOutcome::Refused(record))) => {
-                Ok(WriteOutcome::Refused(self.estranged(record)))
+            (Sabotage::NeverKnowsItsOwnClaim, Ok(PutOutcome::Refused(record))) => {
+                Ok(PutOutcome::Refused(self.estranged(record)))
             }
-            (Sabotage::CompletesWhateverIsThere, Ok(WriteOutcome::Refused(Some(record)))) => {
-                self.overwrite(key, write, record).await
+            (Sabotage::CompletesWhateverIsThere, Ok(PutOutcome::Refused(Some(record)))) => {
+                self.overwrite(key, put, record).await
             }
-            (_, written) => written,
+            (_, answer) => answer,
         }
     }
 
@@ -104,31 +104,20 @@ impl Sabotaged {
         })
     }
 
-    async fn overwrite(
-        &self,
-        key: &StoredKey,
-        write: &Write,
-        record: Record,
-    ) -> Result<WriteOutcome, StoreError> {
-        let Write::Settle { owner, settlement: Settlement::Complete(..), .. } = write else {
-            return Ok(WriteOutcome::Refused(Some(record)));
-        };
-        let lock =
-            Lock { owner: *owner, ..record.lock_until(record.expires_at.unwrap_or(record.lock_acquired_at)) };
-        let generation = lock.generation;
-        let _ = self.store.apply(key, &Write::Reclaim { seen: Revision::of(&record), lock }).await?;
-        let Write::Settle { settlement, .. } = write.clone() else { return Ok(WriteOutcome::Applied) };
-        self.store.apply(key, &Write::Settle { owner: *owner, generation, settlement }).await
+    async fn overwrite(&self, key: &StoredKey, put: &Put, seen: Record) -> Result<PutOutcome, StoreError> {
+        match put {
+            Put::Mine { new, .. } if new.status() == Status::Completed => {
+                let new = Record { generation: seen.generation, ..new.clone() };
+                self.store.put(key, &Put::Replace { seen, new }).await
+            }
+            _ => Ok(PutOutcome::Refused(Some(seen))),
+        }
     }
 }
 
 impl Store for Sabotaged {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.apply_now(key, write))
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        Box::pin(self.put_now(key, put))
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {

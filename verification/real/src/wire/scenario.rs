@@ -233,7 +233,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario { name: "another request, same key, after a release", is_another_request: true, ..RECLAIM },
     Scenario { name: "an expired outcome", prior: Prior::Expired, ..RECLAIM },
-    Scenario { name: "a claim both stale and expired", prior: Prior::StaleAndExpired, ..RECLAIM },
+    Scenario { name: "a claim both stale and expired", prior: Prior::StaleAndExpired, ..TAKEOVER },
     Scenario {
         name: "a stale claim, and the handler fails",
         requests: &[Claim, TakeOver, Release],

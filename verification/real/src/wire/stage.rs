@@ -17,8 +17,8 @@ use bytes::Bytes;
 use lambda_idempotency::{
     Fingerprint, RecordedFailure, StoredKey,
     store::{
-        Generation, Lock, Outcome, Owner, Place, Record, Revision, Settlement, State, Status, Store,
-        StoredResponse, Write, WriteOutcome, dynamodb::DynamoDbStore,
+        Generation, Lock, Outcome, Owner, Place, Put, PutOutcome, Record, State, Store, StoredResponse,
+        dynamodb::DynamoDbStore,
     },
     time::{Clock, Timestamp, system_clock},
 };
@@ -338,18 +338,18 @@ impl Stage {
             _ => now.saturating_add(DAY),
         }
         .rounded_up_to_second();
-        let settlement = match prior {
-            Prior::Completed | Prior::Expired => Settlement::Complete(inline(&json(PRIOR)), expires_at),
+        let state = match prior {
+            Prior::Completed | Prior::Expired => State::Completed(inline(&json(PRIOR))),
             Prior::CompletedInParts => {
-                Settlement::Complete(self.in_parts(key, lock.owner, PRIOR, expires_at).await?, expires_at)
+                State::Completed(self.in_parts(key, lock.owner, PRIOR, expires_at).await?)
             }
-            Prior::NotRetained => Settlement::Complete(Outcome::Omitted, expires_at),
-            Prior::Failed => Settlement::Fail(inline(&failure(PRIOR)), expires_at),
-            Prior::Released => Settlement::Release { expires_at, interrupted: false },
-            _ => return self.make(key, &Write::Claim(lock)).await,
+            Prior::NotRetained => State::Completed(Outcome::Omitted),
+            Prior::Failed => State::Failed(inline(&failure(PRIOR))),
+            Prior::Released => State::Released,
+            _ => return self.make(key, &Put::Create(lock.into())).await,
         };
-        self.make(key, &Write::Claim(lock.clone())).await?;
-        self.make(key, &settle(&lock, settlement)).await
+        let settled = Record { state, expires_at: Some(expires_at), ..lock.into() };
+        self.make(key, &Put::Create(settled)).await
     }
 
     /// Writes the rival's record. Unlike a real delivery, the rival doesn't wait for the lease to end.
@@ -372,22 +372,20 @@ impl Stage {
             interrupted: record.interrupted,
             request_id: Some("the rival's invocation".into()),
         };
-        let (seen, expires_at) = (Revision::of(&record), now.saturating_add(DAY).rounded_up_to_second());
-        let claim = match record.status() {
-            Status::Started => Write::TakeOver { seen, lock: lock.clone() },
-            _ => Write::Reclaim { seen, lock: lock.clone() },
-        };
-        let settlement = match rival {
-            Rival::AtWork | Rival::Gone => return self.make(key, &claim).await,
-            Rival::Completes => Settlement::Complete(inline(&json(RIVAL)), expires_at),
-            Rival::CompletesInParts => {
-                Settlement::Complete(self.in_parts(key, lock.owner, RIVAL, expires_at).await?, expires_at)
+        let expires_at = now.saturating_add(DAY).rounded_up_to_second();
+        let state = match rival {
+            Rival::AtWork | Rival::Gone => {
+                return self.make(key, &Put::Replace { seen: record, new: lock.into() }).await;
             }
-            Rival::Fails => Settlement::Fail(inline(&failure(RIVAL)), expires_at),
-            Rival::Releases => Settlement::Release { expires_at, interrupted: false },
+            Rival::Completes => State::Completed(inline(&json(RIVAL))),
+            Rival::CompletesInParts => {
+                State::Completed(self.in_parts(key, lock.owner, RIVAL, expires_at).await?)
+            }
+            Rival::Fails => State::Failed(inline(&failure(RIVAL))),
+            Rival::Releases => State::Released,
         };
-        self.make(key, &claim).await?;
-        self.make(key, &settle(&lock, settlement)).await
+        let new = Record { state, expires_at: Some(expires_at), ..lock.into() };
+        self.make(key, &Put::Replace { seen: record, new }).await
     }
 
     /// Removes the record, as the sweeper does.
@@ -402,11 +400,11 @@ impl Stage {
         }
     }
 
-    async fn make(&self, key: &StoredKey, write: &Write) -> Result<()> {
-        match self.direct.apply(key, write).await.context("couldn't write the record directly")? {
-            WriteOutcome::Applied => Ok(()),
-            WriteOutcome::Refused(record) => {
-                Err(Problem::new(format!("the direct write {write:?} was rejected because of {record:?}")))
+    async fn make(&self, key: &StoredKey, put: &Put) -> Result<()> {
+        match self.direct.put(key, put).await.context("couldn't write the record directly")? {
+            PutOutcome::Applied => Ok(()),
+            PutOutcome::Refused(record) => {
+                Err(Problem::new(format!("the direct put {put:?} was rejected because of {record:?}")))
             }
         }
     }
@@ -438,10 +436,6 @@ async fn warm_up(store: &dyn Store, key: &StoredKey) -> Result<()> {
             Err(_) => tries += 1,
         }
     }
-}
-
-fn settle(lock: &Lock, settlement: Settlement) -> Write {
-    Write::Settle { owner: lock.owner, generation: lock.generation, settlement }
 }
 
 fn inline(json: &Bytes) -> Outcome {

@@ -11,8 +11,7 @@ use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        BoxFuture, Owner, Record, ResponseChunks, Settlement, Status, Store, StoreError, StoreErrorKind,
-        Write, WriteOutcome,
+        BoxFuture, Owner, Put, PutOutcome, Record, ResponseChunks, Status, Store, StoreError, StoreErrorKind,
     },
     time::Timestamp,
 };
@@ -147,20 +146,13 @@ impl Debug for Watched {
 }
 
 impl Store for Watched {
-    fn apply<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        write: &'a Write,
-    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
-        Box::pin(self.noted(
-            Meaning::of_write(write),
-            left_by(write),
-            self.inner.apply(key, write),
-            |written| match written {
-                WriteOutcome::Applied => Told::Applied,
-                WriteOutcome::Refused(record) => Told::Refused(record.as_ref().map(Brief::of)),
-            },
-        ))
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+        let left = (put.record().owner, put.record().status());
+        let tell = |answer: &PutOutcome| match answer {
+            PutOutcome::Applied => Told::Applied,
+            PutOutcome::Refused(record) => Told::Refused(record.as_ref().map(Brief::of)),
+        };
+        Box::pin(self.noted(Meaning::of_put(put), Some(left), self.inner.put(key, put), tell))
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
@@ -204,21 +196,6 @@ impl ResponseChunks for Watched {
             let call = parts.read_chunks(key, owner, count, limit);
             self.noted(Meaning::PartRead, None, call, |_| Told::Parts).await
         })
-    }
-}
-
-/// Returns the owner and status that the record has after this write.
-fn left_by(write: &Write) -> Option<Left> {
-    match write {
-        Write::Settle { owner, settlement, .. } => Some((
-            *owner,
-            match settlement {
-                Settlement::Complete(..) => Status::Completed,
-                Settlement::Fail(..) => Status::Failed,
-                Settlement::Release { .. } => Status::Released,
-            },
-        )),
-        _ => write.lock().map(|lock| (lock.owner, Status::Started)),
     }
 }
 

@@ -1,10 +1,8 @@
-//! Transactions of the simulated store. Each contains a write of the protocol, and the effects that a handler staged.
+//! Transactions of the simulated store. Each contains a put of the protocol, and the effects that a handler staged.
 
 use lambda_idempotency::{
     StoredKey,
-    store::{
-        BoxFuture, CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
-    },
+    store::{BoxFuture, CommitOutcome, OwnWrites, Put, PutOutcome, StoreError, StoreErrorKind, Transactions},
 };
 
 use super::{ITEM_LIMIT, Request, SimulatedStore, Stored, apply, failed, response_bytes};
@@ -34,7 +32,7 @@ pub struct SoldOut;
 /// The result of a transaction at the table.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    Answered(WriteOutcome),
+    Answered(PutOutcome),
     Declined,
 }
 
@@ -44,10 +42,10 @@ pub(super) fn commit(
     audit: &Audit,
     at: u64,
     key: &StoredKey,
-    (write, effects, token): (&Write, &Effects, &str),
+    (put, effects, token): (&Put, &Effects, &str),
     declines: bool,
 ) -> Fate {
-    let request = Request::Commit { write: write.clone(), effects: effects.clone(), token: token.to_owned() };
+    let request = Request::Commit { put: put.clone(), effects: effects.clone(), token: token.to_owned() };
     if let Some((made_at, of, made)) = stored.tokens.get(token)
         && made_at.saturating_add(TOKEN_WINDOW) >= at
     {
@@ -58,22 +56,22 @@ pub(super) fn commit(
             );
         }
         audit.repeated(at, key);
-        return Fate::Answered(WriteOutcome::Applied);
+        return Fate::Answered(PutOutcome::Applied);
     }
     let before = stored.records.get(key).cloned();
-    if declines && write.apply_to(before.as_ref()).is_some() {
+    if declines && put.apply_to(before.as_ref()).is_some() {
         audit.declined(at, key);
         return Fate::Declined;
     }
-    let written = apply(stored, audit, at, key, write, Some(effects));
+    let written = apply(stored, audit, at, key, put, Some(effects));
     match written {
-        WriteOutcome::Applied => {
+        PutOutcome::Applied => {
             stored.tokens.insert(token.to_owned(), (at, key.clone(), request));
         }
-        WriteOutcome::Refused(_) if audit.sabotage() == Sabotage::EffectUnconditionally => {
+        PutOutcome::Refused(_) if audit.sabotage() == Sabotage::EffectUnconditionally => {
             audit.committed(at, key, effects, before.as_ref());
         }
-        WriteOutcome::Refused(_) => {}
+        PutOutcome::Refused(_) => {}
     }
     Fate::Answered(written)
 }
@@ -82,18 +80,18 @@ impl SimulatedStore {
     async fn commit_now(
         &self,
         key: &StoredKey,
-        write: &Write,
+        put: &Put,
         effects: &Effects,
         token: &str,
     ) -> Result<CommitOutcome, StoreError> {
         let world = &self.world;
         world.count(|figures| figures.calls += 1);
         self.travel().await;
-        let arrives = || drop(self.commit_at_the_table(key, write, effects, token));
+        let arrives = || drop(self.commit_at_the_table(key, put, effects, token));
         if let Some(failed) = self.in_outage(arrives, true).await {
             return Err(failed);
         }
-        if response_bytes(write) > ITEM_LIMIT && world.strikes(Fault::Unstorable, 1000) {
+        if response_bytes(put) > ITEM_LIMIT && world.strikes(Fault::Unstorable, 1000) {
             return failed(Fault::Unstorable);
         }
         if world.strikes(Fault::Throttle, 30) {
@@ -109,14 +107,14 @@ impl SimulatedStore {
         if world.strikes(Fault::Late, 50) {
             let at = world.now() + world.random(|random| random.between(1, 100_000));
             let request =
-                Request::Commit { write: write.clone(), effects: effects.clone(), token: token.to_owned() };
+                Request::Commit { put: put.clone(), effects: effects.clone(), token: token.to_owned() };
             self.table.stored().late.push((at, key.clone(), request));
             return self.no_answer(Fault::Late).await;
         }
-        let mut fate = self.commit_at_the_table(key, write, effects, token);
+        let mut fate = self.commit_at_the_table(key, put, effects, token);
         if world.strikes(Fault::Retry, 60) {
             self.travel().await;
-            fate = self.commit_at_the_table(key, write, effects, token);
+            fate = self.commit_at_the_table(key, put, effects, token);
         }
         if world.strikes(Fault::LoseAnswer, 60) {
             return self.no_answer(Fault::LoseAnswer).await;
@@ -134,11 +132,11 @@ impl SimulatedStore {
         self.table.stored().late.iter().any(|(_, _, request)| is_it(request))
     }
 
-    fn commit_at_the_table(&self, key: &StoredKey, write: &Write, effects: &Effects, token: &str) -> Fate {
+    fn commit_at_the_table(&self, key: &StoredKey, put: &Put, effects: &Effects, token: &str) -> Fate {
         let declines = self.world.strikes(Circumstance::Declined, 150);
         let mut stored = self.table.stored();
         self.settle_down(&mut stored, key);
-        commit(&mut stored, &self.audit, self.world.now(), key, (write, effects, token), declines)
+        commit(&mut stored, &self.audit, self.world.now(), key, (put, effects, token), declines)
     }
 }
 
@@ -156,10 +154,10 @@ impl Transactions for SimulatedStore {
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
-        write: &'a Write,
+        put: &'a Put,
         writes: &'a OwnWrites,
         token: &'a str,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
-        Box::pin(async move { self.commit_now(key, write, effects(writes)?, token).await })
+        Box::pin(async move { self.commit_now(key, put, effects(writes)?, token).await })
     }
 }
