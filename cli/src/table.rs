@@ -128,7 +128,7 @@ fn change(problem: &TableProblem) -> String {
     }
 }
 
-/// The fix for a problem that `create` can't solve.
+/// The fix for a problem that `create` can't solve, unless the error already says it.
 fn fix_by_hand(problem: &TableProblem, store: &OpenStore, arguments: &StoreArguments) -> Option<String> {
     let is_solved_by_create = matches!(
         problem,
@@ -137,7 +137,8 @@ fn fix_by_hand(problem: &TableProblem, store: &OpenStore, arguments: &StoreArgum
             | TableProblem::Unmarked
             | TableProblem::NotActive { .. }
     );
-    (!is_solved_by_create && !problem.is_note()).then(|| fix(problem, store, arguments))
+    let is_said = matches!(problem, TableProblem::Keys { .. });
+    (!is_solved_by_create && !is_said && !problem.is_note()).then(|| fix(problem, store, arguments))
 }
 
 async fn problems(store: &OpenStore) -> Result<Vec<TableProblem>> {

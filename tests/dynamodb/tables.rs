@@ -137,7 +137,7 @@ async fn missing_table_errors_suggest_a_fix() {
             error.to_string(),
             format!(
                 "there is no table `idempotency` in eu-west-1 at http://{address}; create it with `idempotency table \
-                 create`, or set IDEMPOTENCY_TABLE to an existing table"
+                 create --table idempotency`, or set IDEMPOTENCY_TABLE to an existing table"
             )
         );
         let source = error.source().unwrap().to_string();
@@ -188,22 +188,27 @@ async fn tables_with_other_keys_are_reported() {
         .build()
         .await
         .unwrap();
+        let unfit = format!(
+            "table `idempotency` can't be used: {told}; a table's key can't be changed: set `attributes` and \
+             `sort_key` to this table's (--attributes, --sort-key), or use another table"
+        );
         let mut failed = 0;
         for error in errors(&store).await {
             failed += 1;
             assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error}");
             assert!(!error.is_maybe_applied());
-            assert_eq!(error.to_string(), format!("table `idempotency` can't be used: {told}"));
+            assert_eq!(error.to_string(), unfit);
             let source = error.source().unwrap().to_string();
             assert!(source.starts_with("ValidationException: "), "{source}");
         }
         assert_eq!(failed, 5);
         let error = store.read(&key()).await.unwrap_err();
-        assert_eq!(error.to_string(), format!("table `idempotency` can't be used: {told}"));
+        assert_eq!(error.to_string(), unfit);
         let error = store.create_table().await.unwrap_err();
-        assert_eq!(error.to_string(), format!("table `idempotency` can't be used: {told}"));
-        let problems = store.check_table().await.unwrap();
-        assert_eq!(problems[0].to_string(), told);
+        assert_eq!(error.to_string(), unfit);
+        // The table has no TTL either, but `create_table` couldn't switch it on.
+        let [problem] = store.check_table().await.unwrap().try_into().unwrap();
+        assert_eq!(problem.to_string(), told);
     }
 }
 
@@ -267,7 +272,7 @@ async fn errors_name_expected_key_without_describe_permission() {
     assert_eq!(
         error.to_string(),
         "DynamoDB rejected the request to table `idempotency` as invalid; the configured key is `id` (S, HASH), but \
-         the table's own key couldn't be read"
+         the table's own key couldn't be read; compare the two, or allow dynamodb:DescribeTable"
     );
     // The first text is the embedded emulator's, the second DynamoDB Local's.
     let words = error.source().unwrap().to_string();

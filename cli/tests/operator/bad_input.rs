@@ -68,10 +68,10 @@ async fn missing_store_or_table_is_reported() {
     let bench = Bench::empty().await;
     for command in every_command().into_iter().skip(2) {
         let command: Vec<_> = command.iter().map(String::as_str).collect();
-        bench
-            .run(&command)
-            .await
-            .is_bad_input(&["there is no table `idempotency-tests`", "idempotency table create"]);
+        bench.run(&command).await.is_bad_input(&[
+            "there is no table `idempotency-tests`",
+            "idempotency table create --table idempotency-tests",
+        ]);
     }
     // The URL names the table, the endpoint and the Region, so the commands need no options.
     let url = format!("dynamodb://{TABLE}?endpoint={}&region=eu-west-1", bench.endpoint());

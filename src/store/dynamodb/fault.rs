@@ -291,8 +291,8 @@ impl Fault {
                 format!("another transaction currently holds the record in table `{table}`{place}")
             }
             Class::MissingTable => format!(
-                "there is no table `{table}`{place}; create it with `idempotency table create`, or set \
-                 IDEMPOTENCY_TABLE to an existing table"
+                "there is no table `{table}`{place}; create it with `idempotency table create --table {table}`, or \
+                 set IDEMPOTENCY_TABLE to an existing table"
             ),
             Class::TooLarge => format!(
                 "DynamoDB rejected the record in table `{table}`{place}: it is too large; lower the store's inline \

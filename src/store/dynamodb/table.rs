@@ -95,7 +95,8 @@ impl DynamoDbStore {
     }
 
     /// Lists the table's problems. The table is OK if the list is empty or has only
-    /// [notes](TableProblem::is_note).
+    /// [notes](TableProblem::is_note). If the table has other keys, the list ends with that problem, since no change
+    /// of the table makes it OK.
     ///
     /// Needs `dynamodb:DescribeTable` and `dynamodb:DescribeTimeToLive`.
     ///
@@ -112,7 +113,10 @@ impl DynamoDbStore {
         if let Some(status) = table.table_status().filter(|status| !serves(status)) {
             problems.push(TableProblem::NotActive { status: status.as_str().to_owned() });
         }
-        problems.extend(self.keys_problem(&table));
+        if let Some(problem) = self.keys_problem(&table) {
+            problems.push(problem);
+            return Ok(problems);
+        }
         problems.extend(self.time_to_live_problem(&self.describe_time_to_live().await?));
         // DynamoDB omits the summary for a table that has always been provisioned.
         let billing = table.billing_mode_summary().and_then(|summary| summary.billing_mode());
@@ -135,22 +139,19 @@ impl DynamoDbStore {
         let table = &self.inner.table;
         // This extra request only happens if the configuration or one of the handler's writes is wrong. It has the
         // usual timeouts, because a delivery waits for it.
-        let (kind, message) = match self.inner.client.describe_table().table_name(table).send().await {
+        let message = match self.inner.client.describe_table().table_name(table).send().await {
             Ok(answer) => match answer.table.and_then(|table| self.keys_problem(&table)) {
                 Some(problem) => {
-                    (StoreErrorKind::Rejected, format!("table `{table}` can't be used: {problem}"))
+                    return self.unfit(&problem).maybe_applied(maybe_applied).with_source(fault.cause);
                 }
                 None => return fault.of_class(otherwise).into_error(table, self.region()),
             },
-            Err(_) => {
-                let message = format!(
-                    "DynamoDB rejected the request to table `{table}` as invalid; the configured key is {expected}, \
-                     but the table's own key couldn't be read"
-                );
-                (otherwise.kind(), message)
-            }
+            Err(_) => format!(
+                "DynamoDB rejected the request to table `{table}` as invalid; the configured key is {expected}, but \
+                 the table's own key couldn't be read; compare the two, or allow dynamodb:DescribeTable"
+            ),
         };
-        StoreError::new(kind, message).maybe_applied(maybe_applied).with_source(fault.cause)
+        StoreError::new(otherwise.kind(), message).maybe_applied(maybe_applied).with_source(fault.cause)
     }
 
     fn expected_keys(&self) -> Keys {
@@ -192,7 +193,15 @@ impl DynamoDbStore {
 
     fn unfit(&self, problem: &TableProblem) -> StoreError {
         let table = &self.inner.table;
-        StoreError::new(StoreErrorKind::Rejected, format!("table `{table}` can't be used: {problem}"))
+        let fix = match problem {
+            TableProblem::Keys { .. } => {
+                "; a table's key can't be changed: set `attributes` and `sort_key` to this table's (--attributes, \
+                 --sort-key), or use another table"
+            }
+            _ => "",
+        };
+        let message = format!("table `{table}` can't be used: {problem}{fix}");
+        StoreError::new(StoreErrorKind::Rejected, message)
     }
 
     /// Converts the error of a request about the table itself. Such a request writes no record, so its error is never
