@@ -78,6 +78,10 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
         words::print_json(&json!({ "is_dry_run": true, "released": 0, "records": records }))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if found.is_empty() {
+        words::print("no matching claims: nothing to release\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let rows = found.iter().map(|(key, record)| row(key, Ok(record), arguments.rules, now));
     let rows: Vec<_> = rows.collect();
     let mut text = words::table(&["status", "claimed", "until", "attempt", "id", "request id"], &rows);
