@@ -55,8 +55,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", requires = "event")]
     describe: Option<PathBuf>,
 
-    /// A field of the function's key, such as /order_id. It's a field of the event, of the HTTP body, or of each
-    /// message's body. Can be repeated; the order matters. Default: the library's key for the event's source.
+    /// A field of the function's key: a JSON Pointer such as /order_id, or a JMESPath expression. It's a field of the
+    /// event, of the HTTP body, or of each message's body. Can be repeated; the order matters. Default: the library's
+    /// key for the event's source.
     #[arg(long = "key-field", value_name = "FIELD", requires = "event")]
     key_fields: Vec<String>,
 

@@ -64,6 +64,8 @@ async fn steps_are_found_from_the_event() {
         let refused = bench.run(&[&why[..], &["--step", wrong]].concat()).await;
         assert!(refused.code == 2 && refused.err.contains("hotel=/trip_id"), "{refused:?}");
     }
+    let field = bench.run(&[&why[..], &["--step", "hotel=trip.id", "--json"]].concat()).await;
+    assert_eq!(parts(&field), parts(&found)[..1]);
     let closure = bench.run(&why).await;
     closure.is_bad_input(&["--step NAME=FIELD"]);
 }
