@@ -79,7 +79,7 @@ pub(super) const NO_RECORD: &str = "  There's no record under this id. Possible 
   - Nothing has claimed the key, or the record expired and was deleted. The next delivery claims the key and runs the
     handler.
   - The function derives another id for the operation, from another function name, wrapper, operation, caller, tenant
-    or source.
+    or source. A step in the handler has its own id: `idempotency why --step` finds it.
   - The function uses another table.
 ";
 

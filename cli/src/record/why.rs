@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use lambda_idempotency::{
     StoredKey,
     lambda::{Description, Located},
@@ -37,13 +37,10 @@ use crate::{
 
 /// Options of `why`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("subject").args(["key", "event", "request_id"]).required(true).multiple(true))]
 pub(crate) struct Arguments {
     /// The idempotency key itself, or a record's id, instead of an event.
-    #[arg(
-        value_name = "KEY",
-        required_unless_present_any = ["event", "request_id"],
-        conflicts_with_all = ["event", "request_id"]
-    )]
+    #[arg(value_name = "KEY", conflicts_with_all = ["event", "request_id"])]
     key: Option<String>,
 
     /// The file with the event that Lambda delivers to the function, as JSON; `-` is standard input.
@@ -95,6 +92,8 @@ const NOT_CLAIMED: &str = "
 No record's last claim is this invocation's. A replay or a refusal writes nothing, a later attempt's claim has its own
 request id, and a record is deleted after its expiry. The function's log has the ids of an invocation's records.
 ";
+
+const NOT_COMPARED: &str = "The function's code chooses what it compares here, so `why` can't tell whether this event is the same request.\n";
 
 /// One operation, and its record if there is one.
 struct Answer {
@@ -508,7 +507,12 @@ impl Case {
                  it without running the handler: Mismatch (HTTP 422). A function that compares only certain fields\n\
                  may treat it as the same request.\n",
             ),
-            Mode::Enforce => text.push_str(&view.next_delivery()),
+            Mode::Enforce => {
+                text.push_str(&view.next_delivery());
+                if answer.located.fingerprint.is_none() && !self.event.is_null() && view.blocks_others() {
+                    text.push_str(NOT_COMPARED);
+                }
+            }
             Mode::Shadow | Mode::Off => text.push_str(&format!(
                 "The function's mode is `{}`: the next delivery runs the handler, whatever the record says.\n",
                 self.mode.as_str()

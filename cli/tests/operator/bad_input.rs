@@ -86,6 +86,7 @@ async fn invalid_options_are_refused() {
     for (arguments, words) in [
         (&["complete", &id, "--no-response", "--retention", "24"][..], "write one like 24h"),
         (&["complete", &id], "required arguments were not provided"),
+        (&["why"], "<KEY|--event <FILE>|--request-id <ID>>"),
         (&["complete", &id, "--no-response", "--response", "x"], "cannot be used with"),
         (&["list", "--status", "done"], "possible values: started"),
         (&["list", "--limit", "0"], "0 is not in 1.."),

@@ -46,9 +46,12 @@ async fn steps_are_found_from_the_event() {
         [("the step hotel", "COMPLETED"), ("the step flight", "COMPLETED"), ("the step pay", "FAILED")];
     assert_eq!(parts(&found), expected.map(|(part, status)| (part.to_owned(), json!(status))));
     let text = bench.run(&[&why[..], &steps].concat()).await;
-    for words in
-        ["the step hotel:\ntrips/run:hotel#", "COMPLETED, live", "idempotency release 'trips/run:pay#"]
-    {
+    for words in [
+        "the step hotel:\ntrips/run:hotel#",
+        "COMPLETED, live",
+        "`why` can't tell whether this event is the same request",
+        "idempotency release 'trips/run:pay#",
+    ] {
         assert!(text.out.contains(words), "{words:?} isn't in {text:?}");
     }
     // A step that hasn't run.
