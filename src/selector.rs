@@ -155,6 +155,15 @@ impl FingerprintBuilder {
     }
 }
 
+/// Says which names the top level of `json` has. Contains no value, and no name that may be one.
+#[cfg(feature = "events")]
+pub(crate) fn names_in(json: &[u8]) -> String {
+    match serde_json::from_slice::<&RawValue>(json) {
+        Ok(raw) => format!("the top level {}", names::listed(raw.get())),
+        Err(_) => "its content isn't JSON".to_owned(),
+    }
+}
+
 /// Whether `value`, which is JSON, contains a number, a boolean or a nonblank string. Null and blank strings identify
 /// nothing, and neither do arrays and objects that contain nothing else. The names in an object don't count. The scan
 /// takes one pass and doesn't recurse, however deeply `value` is nested.

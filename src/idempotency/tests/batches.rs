@@ -51,7 +51,8 @@ async fn returned_records_are_logged_with_a_reason() {
         logged,
         [
             format!("final: Failed: {permanently}"),
-            "keyless: MissingKey: it has no idempotency key".into(),
+            "keyless: MissingKey: it has no idempotency key: the closure returned none, and its content isn't JSON"
+                .into(),
             "other: HandlerError: std::io::error::Error".into(),
             "own: HandlerError: the idempotency key is empty; send 1 to 255 bytes".into(),
         ]

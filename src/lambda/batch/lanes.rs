@@ -130,8 +130,8 @@ impl<R: Record> Batch<R> {
                 Work::Protected(StoredKey::new(scope, &key), fingerprint)
             }
             Ok(Ok(None)) if self.choices.required => {
-                let why = record.unreadable().unwrap_or("it has no idempotency key");
-                refused(ErrorKind::MissingKey, why.into())
+                let why = record.unreadable().map_or_else(|| no_key(record.as_ref()).into(), Cow::from);
+                refused(ErrorKind::MissingKey, why)
             }
             Ok(Ok(None)) => Work::Unprotected,
             Ok(Err(error)) => match record.unreadable() {
@@ -150,6 +150,11 @@ impl<R: Record> Batch<R> {
         let of_key = || key.compared().map(Fingerprint::from_digest);
         chosen.unwrap_or_else(of_key).unwrap_or_else(|| record.fingerprint())
     }
+}
+
+/// Says that a record has no key, and which names its content has: the closure may look for another one.
+fn no_key(content: &[u8]) -> String {
+    format!("it has no idempotency key: the closure returned none, and {}", selector::names_in(content))
 }
 
 /// Returns the text that represents a record's source and tenant in the scope of its key. Pass the text to
