@@ -172,20 +172,22 @@ impl Event {
     /// the events of all sources here. A redelivery ([`retried`](Self::retried)) keeps the ids. To send the same content
     /// as a new message, set the ids in the event's JSON.
     pub fn sqs<B: Into<String>>(queue: &str, bodies: impl IntoIterator<Item = B>) -> Self {
-        Self::of_messages(queue, None, bodies)
+        Self::of_messages(queue, bodies.into_iter().map(|body| (None, body.into())))
     }
 
-    /// Builds an event with messages of one group of a FIFO queue, one per body.
-    pub fn fifo<B: Into<String>>(queue: &str, group: &str, bodies: impl IntoIterator<Item = B>) -> Self {
-        Self::of_messages(queue, Some(group), bodies)
+    /// Builds an event with messages of a FIFO queue. Each item of `messages` is a group and the body.
+    ///
+    /// ```
+    /// use lambda_idempotency::testing::Event;
+    ///
+    /// let event = Event::fifo("orders.fifo", [("anna", "order 1"), ("otto", "order 2"), ("anna", "order 3")]);
+    /// ```
+    pub fn fifo<'a, B: Into<String>>(queue: &str, messages: impl IntoIterator<Item = (&'a str, B)>) -> Self {
+        Self::of_messages(queue, messages.into_iter().map(|(group, body)| (Some(group), body.into())))
     }
 
-    fn of_messages<B: Into<String>>(
-        queue: &str,
-        group: Option<&str>,
-        bodies: impl IntoIterator<Item = B>,
-    ) -> Self {
-        let record = |(nth, body): (usize, String)| {
+    fn of_messages<'a>(queue: &str, messages: impl Iterator<Item = (Option<&'a str>, String)>) -> Self {
+        let record = |(nth, (group, body)): (usize, (Option<&str>, String))| {
             let place = nth.to_string();
             let id = id_of(&[queue, group.unwrap_or_default(), &body, &place]);
             let mut attributes = json!({
@@ -207,7 +209,7 @@ impl Event {
                 "eventSourceARN": format!("arn:aws:sqs:eu-central-1:123456789012:{queue}")
             })
         };
-        Self::of_records(bodies.into_iter().map(Into::into).enumerate().map(record).collect())
+        Self::of_records(messages.enumerate().map(record).collect())
     }
 
     /// Builds an event with records of a Kinesis stream. Each item of `records` is a partition key and the data.

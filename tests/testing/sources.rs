@@ -82,7 +82,8 @@ fn sqs(bench: &Bench) -> Function {
 #[test]
 fn queue_redelivers_only_failed_messages() {
     let bodies = [r#"{"id":"order-17"}"#, r#"{"id":"order-18"}"#];
-    for event in [Event::sqs("orders", bodies), Event::fifo("orders.fifo", "customer-1", bodies)] {
+    let grouped = bodies.map(|body| ("customer-1", body));
+    for event in [Event::sqs("orders", bodies), Event::fifo("orders.fifo", grouped)] {
         let bench = Bench::new();
         let mut function = sqs(&bench);
         bench.fail_effect();
@@ -162,7 +163,7 @@ fn ids_differ_with_the_content() {
         let item = json!({ "id": { "S": content } });
         [
             Event::sqs("orders", [content, content]),
-            Event::fifo("orders.fifo", "customer-1", [content, content]),
+            Event::fifo("orders.fifo", [("customer-1", content), ("customer-1", content)]),
             Event::kinesis("orders", [("customer-1", content), ("customer-1", content)]),
             Event::dynamodb_stream("orders", &["id"], [item.clone(), item]),
             Event::event_bridge("shop", "OrderPlaced", &json!({ "id": content })),
@@ -184,7 +185,7 @@ fn ids_differ_with_the_content() {
         assert_eq!(all.len(), 2 * before, "{one:?}");
     }
     // A later record has a higher number.
-    let fifo = ids(&Event::fifo("orders.fifo", "customer-1", ["b", "a", "c"]));
+    let fifo = ids(&Event::fifo("orders.fifo", ["b", "a", "c"].map(|body| ("customer-1", body))));
     assert!(fifo[1] < fifo[3] && fifo[3] < fifo[5], "{fifo:?}");
 }
 
@@ -242,4 +243,21 @@ fn ids_in_effects_raise_no_alarm() {
         Function::lambda::<_, Box<RawValue>>(worker.fingerprint_fields(["/id"]).unwrap())
     };
     survive(make, &Event::sqs("orders", [r#"{"id":"order-17","note":"by noon"}"#])).assert_safe();
+}
+
+#[test]
+fn failed_message_holds_back_only_its_group() {
+    let body = |id: &str| format!(r#"{{"id":"{id}"}}"#);
+    let event = Event::fifo(
+        "orders.fifo",
+        [("anna", body("a1")), ("otto", body("o1")), ("anna", body("a2")), ("otto", body("o2"))],
+    );
+    survive(sqs, &event).assert_safe();
+    let bench = Bench::new();
+    let mut function = sqs(&bench);
+    bench.fail_effect();
+    let first = bench.deliver(&mut function, &event);
+    assert_eq!(first.answer().unwrap().returned().len(), 2, "{first}");
+    let done: Vec<String> = first.effects().iter().map(|effect| effect.detail.clone()).collect();
+    assert!([["a1", "a2"], ["o1", "o2"]].contains(&[&done[0][7..9], &done[1][7..9]]), "{done:?}");
 }

@@ -201,8 +201,8 @@ pub(crate) fn all() -> Vec<Handler> {
             "r12_message_id_fifo",
             by_message,
             pair(
-                &Event::fifo("orders.fifo", "a", ["one", "two"]),
-                &Event::fifo("orders.fifo", "a", ["three"]),
+                &Event::fifo("orders.fifo", [("a", "one"), ("a", "two")]),
+                &Event::fifo("orders.fifo", [("a", "three")]),
             ),
         ),
         handler(
