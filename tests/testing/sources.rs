@@ -6,6 +6,7 @@ use lambda_http::{Body, Request, Response, service_fn, tower::ServiceBuilder};
 use lambda_idempotency::{
     ErrorKind, Failure, Idempotency, Key, current,
     lambda::{batch::SqsMessage, keys},
+    staging,
     testing::{Bench, Event, FrontEnd, Function, Ledger, Survival, survive},
 };
 use lambda_runtime::LambdaEvent;
@@ -260,4 +261,35 @@ fn failed_message_holds_back_only_its_group() {
     assert_eq!(first.answer().unwrap().returned().len(), 2, "{first}");
     let done: Vec<String> = first.effects().iter().map(|effect| effect.detail.clone()).collect();
     assert!([["a1", "a2"], ["o1", "o2"]].contains(&[&done[0][7..9], &done[1][7..9]]), "{done:?}");
+}
+
+#[test]
+fn dynamodb_limits_are_checked() {
+    use aws_sdk_dynamodb::types::{AttributeValue, Delete};
+    use lambda_idempotency::store::dynamodb::Transaction;
+
+    let delete = |account: &str| {
+        let id = AttributeValue::S(account.to_owned());
+        Delete::builder().table_name("accounts").key("id", id).build().unwrap()
+    };
+    let closing = move |bench: &Bench| {
+        let idempotency = bench.idempotency();
+        Function::new(move |accounts: [String; 2]| {
+            let idempotency = idempotency.clone();
+            async move {
+                let close = async || {
+                    let writes = Transaction::new().delete(delete(&accounts[0])).delete(delete(&accounts[1]));
+                    staging().ok_or("not protected")?.add(writes)?;
+                    Ok::<_, Error>(())
+                };
+                Ok::<_, Error>(idempotency.operation("close")?.run(Key::new("1")?, &accounts, close).await?)
+            }
+        })
+    };
+    let bench = Bench::new();
+    bench.deliver(&mut closing(&bench), &Event::json(r#"["anna","otto"]"#)).assert_ran();
+    let twice = Bench::new();
+    let refused = twice.deliver(&mut closing(&twice), &Event::json(r#"["anna","anna"]"#));
+    refused.assert_refused(ErrorKind::Invalid);
+    assert!(refused.to_string().contains("are on the same item"), "{refused}");
 }
