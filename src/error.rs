@@ -358,6 +358,28 @@ pub(crate) mod made {
         });
     }
 
+    thread_local! {
+        static REASONS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Notes why a batch's record is returned for redelivery. Each text counts once.
+    #[cfg(feature = "events")]
+    pub(crate) fn note_reason(reason: impl FnOnce() -> String) {
+        if MADE.with_borrow(Option::is_some) {
+            let reason = reason();
+            REASONS.with_borrow_mut(|reasons| {
+                if !reasons.contains(&reason) {
+                    reasons.push(reason);
+                }
+            });
+        }
+    }
+
+    /// Returns the reasons that were noted in this thread since the last call.
+    pub(crate) fn reasons() -> Vec<String> {
+        REASONS.take()
+    }
+
     /// Returns the errors created in this thread since the last call, each with its text. The first call returns none,
     /// and starts the collection.
     pub(crate) fn taken() -> Vec<(ErrorKind, String)> {

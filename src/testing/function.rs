@@ -1,6 +1,6 @@
 //! [`Function`]: the user's service, however it's wired, and its [`Answer`].
 
-use std::{error::Error as StdError, fmt, future::Future, pin::Pin, sync::Arc};
+use std::{any::Any, error::Error as StdError, fmt, future::Future, pin::Pin, sync::Arc};
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -167,6 +167,14 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
+    /// The handler panicked with this message.
+    pub(super) fn of_panic(panic: &dyn Any) -> Self {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let said = text.map(|text| format!(": {text}")).unwrap_or_default();
+        Self::new("Panic", format!("the handler panicked{said}"))
+    }
+
     pub(super) fn new(error_type: &str, message: impl Into<String>) -> Self {
         Self { error_type: error_type.to_owned(), message: message.into() }
     }
@@ -196,16 +204,20 @@ pub struct Answer {
     is_http: bool,
     /// The kinds of this library's errors that the answer passes on.
     kinds: Vec<ErrorKind>,
+    /// Why a batch's records are returned for redelivery.
+    reasons: Vec<String>,
 }
 
 impl Answer {
     fn of(outcome: Result<String, Refusal>) -> Self {
-        Self { outcome, is_http: false, kinds: Vec::new() }
+        Self { outcome, is_http: false, kinds: Vec::new(), reasons: Vec::new() }
     }
 
-    /// Notes which errors the answer passes on. `errors` are all errors that the function got from this library.
-    pub(super) fn refused_by(mut self, errors: &[(ErrorKind, String)]) -> Self {
+    /// Notes which errors the answer passes on. `errors` are all errors that the function got from this library, and
+    /// `reasons` says why it returned a batch's records.
+    pub(super) fn refused_by(mut self, errors: &[(ErrorKind, String)], reasons: &[String]) -> Self {
         let is_batch = !self.returned().is_empty();
+        self.reasons = if is_batch { reasons.to_vec() } else { Vec::new() };
         let is_in = |message: &str| self.error().is_some_and(|(_, text)| text.contains(message));
         let kinds = errors.iter().filter(|(_, message)| is_batch || is_in(message)).map(|(kind, _)| *kind);
         self.kinds = kinds.collect();
@@ -220,6 +232,14 @@ impl Answer {
     pub fn status(&self) -> Option<u16> {
         let response = self.json().filter(|_| self.is_http)?;
         response.get("statusCode")?.as_u64()?.try_into().ok()
+    }
+
+    /// The value of an HTTP response's header. If the response has the header several times, the first value.
+    pub fn header(&self, name: &str) -> Option<String> {
+        match self.headers(name).into_iter().next()? {
+            Value::Array(values) => values.first()?.as_str().map(str::to_owned),
+            value => value.as_str().map(str::to_owned),
+        }
     }
 
     /// The HTTP response's body, or the JSON of an answer that isn't an HTTP response. Empty if the function reported
@@ -242,6 +262,11 @@ impl Answer {
     /// source of a batch may still [deliver some records again](Self::returned).
     pub fn is_done(&self) -> bool {
         self.outcome.is_ok() && self.status().is_none_or(|status| status < 400)
+    }
+
+    /// Whether the handler panicked, with a message that contains `what`.
+    pub(super) fn has_panicked_with(&self, what: &str) -> bool {
+        self.error().is_some_and(|(error_type, message)| error_type == "Panic" && message.contains(what))
     }
 
     /// Whether the operation is done, with all records of a batch.
@@ -318,7 +343,7 @@ impl Answer {
 
     /// Returns the values of an HTTP response's header. Depending on the front end, they're in `headers` or in
     /// `multiValueHeaders`.
-    fn header(&self, name: &str) -> Vec<Value> {
+    fn headers(&self, name: &str) -> Vec<Value> {
         let response = self.json().unwrap_or_default();
         let fields =
             ["headers", "multiValueHeaders"].into_iter().filter_map(|field| response.get(field)?.as_object());
@@ -337,7 +362,7 @@ impl Answer {
             let whole =
                 |answer: &Self| serde_json::from_str(&answer.body()).unwrap_or(Value::String(answer.body()));
             let differs = |name: &str| {
-                let (own, firsts) = (self.header(name), first.header(name));
+                let (own, firsts) = (self.headers(name), first.headers(name));
                 !own.is_empty() && !firsts.is_empty() && own != firsts
             };
             return self.status() == first.status()
@@ -407,19 +432,28 @@ const fn code_of(kind: ErrorKind) -> &'static str {
 }
 
 impl fmt::Display for Answer {
-    /// Writes one line, cut after 120 characters.
+    /// Writes one line. Cuts an answer after 120 characters, and an error or the reasons for a redelivery after 400: the
+    /// end of an error's text says what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match (&self.outcome, self.status()) {
+            (Err(refusal), _)
+                if refusal.error_type.starts_with("&alloc::boxed::Box<dyn core::error::Error") =>
+            {
+                format!("the error Box<dyn Error>: {}", refusal.message)
+            }
             (Err(refusal), _) => format!("the error {}: {}", refusal.error_type, refusal.message),
-            (Ok(_), Some(status)) => match self.header("location").as_slice() {
+            (Ok(json), None) if !self.reasons.is_empty() => format!("{}, so {json}", self.reasons.join("; ")),
+            (Ok(_), Some(status)) => match self.headers("location").as_slice() {
                 [] => format!("{status} {}", self.body()),
                 [location, ..] => format!("{status} (`Location`: {location}) {}", self.body()),
             },
             (Ok(json), None) => json.clone(),
         };
         let text = without_digests(&text);
-        let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(120).collect();
-        if text.chars().count() > 120 {
+        let longest = if self.outcome.is_err() || !self.reasons.is_empty() { 400 } else { 120 };
+        let mut line: String =
+            text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(longest).collect();
+        if text.chars().count() > longest {
             line.push('…');
         }
         f.write_str(&line)

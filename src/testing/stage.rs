@@ -48,6 +48,8 @@ struct Task {
     answer: Option<Answer>,
     /// The errors that the function got from this library.
     refusals: Vec<(ErrorKind, String)>,
+    /// Why the function returned a batch's records.
+    reasons: Vec<String>,
 }
 
 /// How a delivery ended, or that it's paused.
@@ -97,7 +99,15 @@ impl Stage {
         let signal = Arc::new(Signal { is_ready: AtomicBool::new(true), world: Arc::clone(world) });
         let running = is_alive.then(|| function.call(json, entry));
         let killed_at = deadline.saturating_add(SLACK);
-        self.tasks.push(Task { process, running, signal, killed_at, answer: None, refusals: Vec::new() });
+        self.tasks.push(Task {
+            process,
+            running,
+            signal,
+            killed_at,
+            answer: None,
+            refusals: Vec::new(),
+            reasons: Vec::new(),
+        });
         delivery
     }
 
@@ -167,6 +177,7 @@ impl Stage {
                 catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(&mut context)))
             };
             task.refusals.extend(made::taken());
+            task.reasons.extend(made::reasons());
             self.world.state().deliveries[delivery].changed.extend(changed::taken());
             // A dead process's last steps don't count.
             if self.world.is_dead(task.process) {
@@ -177,8 +188,8 @@ impl Stage {
                     self.world.polled(delivery);
                     continue;
                 }
-                Ok(Poll::Ready(answer)) => answer.refused_by(&task.refusals),
-                Err(_) => Answer::refused(Refusal::new("Panic", "the handler panicked")),
+                Ok(Poll::Ready(answer)) => answer.refused_by(&task.refusals, &task.reasons),
+                Err(panic) => Answer::refused(Refusal::of_panic(&*panic)),
             };
             let is_sent = {
                 let _polled = Polled::now(delivery);

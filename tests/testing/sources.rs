@@ -7,7 +7,7 @@ use lambda_idempotency::{
     ErrorKind, Failure, Idempotency, Key, current,
     lambda::{batch::SqsMessage, keys},
     staging,
-    testing::{Bench, Event, FrontEnd, Function, Ledger, Survival, survive},
+    testing::{Bench, Event, FrontEnd, Function, Given, Ledger, Survival, survive},
 };
 use lambda_runtime::LambdaEvent;
 use serde_json::{Value, json, value::RawValue};
@@ -261,6 +261,68 @@ fn failed_message_holds_back_only_its_group() {
     assert_eq!(first.answer().unwrap().returned().len(), 2, "{first}");
     let done: Vec<String> = first.effects().iter().map(|effect| effect.detail.clone()).collect();
     assert!([["a1", "a2"], ["o1", "o2"]].contains(&[&done[0][7..9], &done[1][7..9]]), "{done:?}");
+}
+
+#[test]
+fn reports_say_why_records_return() {
+    let worker = |bench: &Bench| {
+        let ship = async |_: SqsMessage| Ok::<_, Failure>(());
+        Function::lambda::<_, Box<RawValue>>(
+            bench.idempotency().sqs(|message| Key::from_json(message, "/orderId"), ship),
+        )
+    };
+    let report = survive(worker, &Event::sqs("orders", [r#"{"order_id":17}"#])).to_string();
+    for part in [
+        "MissingKey: it has no idempotency key",
+        "the top level has `order_id`, so {",
+        "→ No key was claimed",
+    ] {
+        assert!(report.contains(part), "{part} isn't in\n{report}");
+    }
+    let failing = |bench: &Bench| {
+        let ship = async |_: SqsMessage| Err::<(), _>(Failure::from("the warehouse has no such article"));
+        Function::lambda::<_, Box<RawValue>>(bench.idempotency().sqs(SqsMessage::message_key, ship))
+    };
+    let report = survive(failing, &Event::sqs("orders", ["17"])).to_string();
+    assert!(report.contains("HandlerError: the warehouse has no such article, so {"), "{report}");
+}
+
+#[test]
+fn reports_show_whole_errors() {
+    let text = "a transfer is only made under its claim. ".repeat(8);
+    let handler = move |_: LambdaEvent<Value>| {
+        let error = Error::from(text.as_str());
+        async move { Err::<(), _>(error) }
+    };
+    let report = survive(|_: &Bench| Function::lambda(service_fn(handler.clone())), &Event::json("17"));
+    let whole =
+        format!("the error Box<dyn Error>: {}", "a transfer is only made under its claim. ".repeat(8));
+    assert!(report.to_string().contains(whole.trim_end()), "{report}");
+}
+
+#[test]
+fn connections_are_explained_as_missing_network() {
+    let connecting = |_: &Bench| {
+        Function::new(async |_: Value| {
+            tokio::net::TcpStream::connect(("127.0.0.1", 1)).await?;
+            Ok::<_, Error>(())
+        })
+    };
+    let report = survive(connecting, &Event::json("17")).to_string();
+    assert!(report.contains("→ The kit has no network"), "{report}");
+}
+
+#[test]
+fn answers_have_headers() {
+    for front_end in FRONT_ENDS {
+        let bench = Bench::new();
+        bench.given(Given::InProgress(Duration::from_secs(3)));
+        let request = Event::request(front_end, "POST", "/payments").key("8e03978e").event();
+        let refused = bench.deliver(&mut http(&bench), &request);
+        let header = |name| refused.answer().unwrap().header(name);
+        assert_eq!(header("Retry-After").as_deref(), Some("5"), "{front_end:?}");
+        assert_eq!(header("idempotent-replayed"), None);
+    }
 }
 
 #[test]

@@ -435,6 +435,11 @@ impl<R: Record> Delivery<'_, R> {
             _ => None,
         };
         observe::returned(R::SOURCE, &planned.identifier, kind, detail, refused);
+        // The kit knows a failure's own text: see `Reason::of`.
+        #[cfg(feature = "testing")]
+        if !matches!(reason, Reason::Failed(..)) {
+            crate::error::made::note_reason(|| format!("{kind}: {detail}"));
+        }
     }
 }
 
@@ -454,6 +459,8 @@ impl Reason {
     }
 
     pub(super) fn of(failure: &Failure) -> Self {
+        #[cfg(feature = "testing")]
+        crate::error::made::note_reason(|| format!("HandlerError: {failure}"));
         match failure.recorded() {
             Some(_) => Self::FailedForGood,
             None => Self::Failed(failure.error_type().to_owned(), failure.own_text().unwrap_or_default()),

@@ -342,13 +342,14 @@ pub(super) fn judge_first(played: &Played, event: &str, seed: u64) -> Vec<Findin
                 Mistake::Shared,
                 format!("two records or steps of one event share a key, but their content differs: {how}"),
                 "Take the key from a field that tells the records apart, and give each step its own name with \
-                 `operation(…)`.",
+                 `operation(…)`."
+                    .to_owned(),
             )
         } else {
             let what = format!("no fault happened, but the first delivery got {how}");
-            (Mistake::FirstFailed, what, advice_for_first(event))
+            (Mistake::FirstFailed, what, advice_for_first(played, event))
         };
-        found.push(Finding { mistake, what, advice: advice.to_owned(), story: story_of(played), seed });
+        found.push(Finding { mistake, what, advice, story: story_of(played), seed });
     }
     for result_type in played.deliveries.iter().flat_map(|delivery| &delivery.changed) {
         found.push(Finding {
@@ -373,15 +374,29 @@ pub(super) fn judge_first(played: &Played, event: &str, seed: u64) -> Vec<Findin
     found
 }
 
-fn advice_for_first(event: &str) -> &'static str {
-    if is_batch(event) {
+fn advice_for_first(played: &Played, event: &str) -> String {
+    let panicked = |what: &str| played.answers.iter().any(|(_, answer)| answer.has_panicked_with(what));
+    // tokio's message: the kit's runtime has no driver for sockets.
+    if panicked("IO is disabled") {
+        return "The kit has no network, so the handler can't open a connection here. Give it a fake. Test `run_in` and \
+                other code that needs a server on that server, without the kit."
+            .to_owned();
+    }
+    let is_unclaimed = played.deliveries.iter().all(|delivery| delivery.keys.is_empty());
+    let unclaimed = if is_unclaimed {
+        "No key was claimed: the event has no key, or the handler isn't behind the layer. "
+    } else {
+        ""
+    };
+    let advice = if is_batch(event) {
         "Give `survive` records that succeed, and a function that has everything it needs. If a record fails \
          permanently, return `Failure::permanent`, or name the record with `Event::poison`. \
          `acknowledge_permanent_failures(true)` takes recorded failures off the queue."
     } else {
         "Give `survive` an event that succeeds, and a function that has everything it needs. If the event must fail, \
          return `Failure::permanent`, so that the failure is recorded, or set `Event::poison(0)`."
-    }
+    };
+    format!("{unclaimed}{advice}")
 }
 
 pub(super) fn story_of(played: &Played) -> Vec<String> {
