@@ -54,13 +54,17 @@ impl Verdict {
         let won = measured.claims_won();
         self.must(won == must_be, || match (won, measured.requests().next()) {
             (0, None) => {
-                "no request to the store: the function isn't wrapped, or finds no key in the event".into()
+                "no request to DynamoDB: the function isn't wrapped, finds no key in the event, or has another store".into()
             }
             (0, Some(_)) if must_be > 0 && measured.settled() > 0 => {
                 "no claim was won, but an outcome was recorded: the function runs without claims (`optimistic`), which \
                  the rehearsal can't check"
                     .into()
             }
+            _ if must_be > 0 && won > must_be => format!(
+                "{won} claims were won (expected {must_be}): the deliveries have different keys, or the function has \
+                 several operations, which the rehearsal can't check"
+            ),
             _ => format!("{} won (expected {must_be})", several(won, "claim")),
         })
     }

@@ -72,7 +72,10 @@ fn missing_counts_are_not_judged() {
 #[test]
 fn missing_claims_are_explained() {
     let words = judged(|verdict| verdict.claims(&Measured::default(), 1));
-    assert_eq!(words, "no request to the store: the function isn't wrapped, or finds no key in the event");
+    assert_eq!(
+        words,
+        "no request to DynamoDB: the function isn't wrapped, finds no key in the event, or has another store"
+    );
 }
 
 #[test]
