@@ -1,6 +1,9 @@
 //! The library's choices as settings: which outcomes are recorded, how keys and problems look, and what's compared.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    pin::pin,
+    time::{Duration, Instant, SystemTime},
+};
 
 use lambda_idempotency::{Idempotency, KeyFields, store::memory::MemoryStore};
 use lambda_idempotency_rehearsal::database::Database;
@@ -304,13 +307,17 @@ async fn unretained_answers_have_a_substitute() {
     }
 }
 
-/// An SQS batch with one message.
-fn batch(queue: &str, body: &str) -> String {
-    let message = json!({
+/// An SQS message.
+fn message(queue: &str, body: &str) -> Value {
+    json!({
         "messageId": format!("of {queue}"), "eventSource": "aws:sqs", "body": body, "receiptHandle": "r",
         "eventSourceARN": format!("arn:aws:sqs:eu-west-1:1:{queue}"), "attributes": {}, "messageAttributes": {},
-    });
-    json!({ "Records": [message] }).to_string()
+    })
+}
+
+/// An SQS batch with one message.
+fn batch(queue: &str, body: &str) -> String {
+    json!({ "Records": [message(queue, body)] }).to_string()
 }
 
 #[tokio::test]
@@ -390,4 +397,136 @@ async fn outcomes_are_retried_for_the_chosen_time() {
     // The default is 30 s, and the deadline is a minute away.
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+/// A principal of a Lambda authorizer belongs to its API, so without a name for the API, a new API has new callers.
+#[tokio::test]
+async fn apis_of_one_name_share_keys() {
+    let of_api = |id: &str| {
+        let mut request = event("http-api", POST);
+        request["requestContext"]["authorizer"] = json!({ "lambda": { "principalId": "anna" } });
+        request["requestContext"]["apiId"] = id.into();
+        request
+    };
+    for (settings, then) in [(&[][..], Runs), (&[("IDEMPOTENCY_API_NAME", "shop")], Replays)] {
+        let all = [(of_api("first"), Runs), (of_api("first"), Replays), (of_api("replaced"), then)];
+        requests(settings, &all).await;
+    }
+}
+
+/// A duplicate waits for the running delivery, but not longer than its front end.
+#[tokio::test]
+async fn duplicates_wait_as_long_as_the_front_end() {
+    for (settings, expected) in [(&[][..], 5..15), (&[("IDEMPOTENCY_ANSWER_WITHIN", "2s")], 0..4)] {
+        let lambda = Lambda::start().await;
+        let usual = [("IDEMPOTENCY_KEY", "header"), ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:6s")];
+        let function = Function::start(&lambda, &[&usual[..], settings].concat()).await;
+        let request = event("function-url", POST).to_string();
+        let _running = lambda.deliver(&request);
+        function.next().await;
+        let begun = Instant::now();
+        let mut duplicate = pin!(posted(lambda.deliver(&request)));
+        let refused = tokio::select! {
+            refused = &mut duplicate => refused,
+            next = function.next() => panic!("the function got {next:?}"),
+        };
+        let took = begun.elapsed().as_secs();
+        assert_eq!(status(&refused), 409, "{settings:?}: {refused:?}");
+        assert!(expected.contains(&took), "{settings:?}: {took} s");
+    }
+}
+
+/// The lease ends at the deadline, 1 s after the delivery.
+#[tokio::test]
+async fn takeovers_wait_for_the_skew_margin() {
+    for (margin, expected) in [("1ms", 1000..4000), ("5s", 5900..9000)] {
+        let lambda = Lambda::start().await;
+        let settings = [
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:20s"),
+            ("IDEMPOTENCY_LEASE_GRACE", "1ms"),
+            ("IDEMPOTENCY_SKEW_MARGIN", margin),
+        ];
+        let function = Function::start(&lambda, &settings).await;
+        let begun = Instant::now();
+        let _slow = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(1), &[]);
+        function.next().await;
+        let _successor = lambda.deliver(r#"{"id": 1}"#);
+        function.next().await;
+        let took = begun.elapsed().as_millis();
+        assert!(expected.contains(&took), "{margin}: {took} ms");
+    }
+}
+
+/// The table rejects every write of an outcome, for longer than the deadline is away.
+#[tokio::test]
+async fn store_has_no_time_within_the_reserve() {
+    for (settings, expected) in [(&[][..], 6000..8000), (&[("IDEMPOTENCY_ANSWER_RESERVE", "6s")], 0..4500)] {
+        let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
+        let endpoint = wire.endpoint();
+        let function = Function::start(&lambda, &[&on_table(&endpoint)[..], settings].concat()).await;
+        let waiting = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(8), &[]);
+        let next = function.next().await;
+        wire.break_after(0, 1000, HttpWay::ErrorBefore);
+        let begun = Instant::now();
+        function.respond(&next, "1").await;
+        assert_eq!(posted(waiting).await.text(), "1");
+        let took = begun.elapsed().as_millis();
+        assert!(expected.contains(&took), "{settings:?}: {took} ms");
+    }
+}
+
+/// The first record takes 7 s of the invocation's 9 s. The reserve is at most a sixth of the time, so the last 3 s are
+/// twice the reserve.
+#[tokio::test]
+async fn records_are_claimed_before_the_reserve() {
+    let messages: Vec<Value> =
+        ["1", "2"].iter().map(|id| message(id, &json!({ "id": id }).to_string())).collect();
+    let two = json!({ "Records": messages }).to_string();
+    for (reserve, is_claimed) in [("100ms", true), ("1m", false)] {
+        let lambda = Lambda::start().await;
+        let settings = [
+            ("IDEMPOTENCY_KEY", "/id"),
+            ("IDEMPOTENCY_BATCH", "each"),
+            ("IDEMPOTENCY_BATCH_RESERVE", reserve),
+        ];
+        let function = Function::start(&lambda, &settings).await;
+        let mut answered = pin!(posted(lambda.deliver_with(&two, Duration::from_secs(9), &[])));
+        let first = function.next().await;
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        function.respond(&first, "1").await;
+        let answer = tokio::select! {
+            answer = &mut answered => answer,
+            second = function.next() => {
+                assert!(is_claimed, "{reserve}: {second:?}");
+                function.respond(&second, "1").await;
+                answered.await
+            }
+        };
+        let returned = answer.text().contains("itemIdentifier");
+        assert_eq!((answer.is_error, returned), (false, !is_claimed), "{reserve}: {answer:?}");
+    }
+}
+
+/// Without the table, only a cached outcome can be replayed.
+#[tokio::test]
+async fn local_cache_keeps_the_chosen_number() {
+    for (settings, first_is_cached) in [(&[][..], true), (&[("IDEMPOTENCY_LOCAL_CACHE_RECORDS", "1")], false)]
+    {
+        let (lambda, (database, wire)) = (Lambda::start().await, table().await);
+        let endpoint = wire.endpoint();
+        let cache = [("IDEMPOTENCY_LOCAL_CACHE", "65536")];
+        let settings = [&on_table(&endpoint)[..], &cache, settings].concat();
+        let function = Function::start(&lambda, &settings).await;
+        for order in [r#"{"id": 1}"#, r#"{"id": 2}"#] {
+            assert!(delivered(&lambda, &function, order, "1").await.0);
+        }
+        drop((database, wire));
+        for (order, is_cached) in [(r#"{"id": 2}"#, true), (r#"{"id": 1}"#, first_is_cached)] {
+            let time = Duration::from_secs(2);
+            let again = lambda.deliver_with(order, time, &[]);
+            function.gets_nothing_until(tokio::time::sleep(time)).await;
+            assert_eq!(posted(again).await.is_error, !is_cached, "{settings:?}: {order}");
+        }
+    }
 }

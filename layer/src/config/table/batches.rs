@@ -44,7 +44,8 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     Setting::new(
         "BATCH_RESERVE",
-        "`500ms`: the layer claims no more records once only twice this time is left before the deadline",
+        "`500ms`, but at most a sixth of the invocation's time: the layer claims no more records once only twice this time is \
+         left before the deadline",
         value::TIME,
         |draft, time| {
             draft.rules.batch_reserve = Some(value::duration(time)?);
