@@ -361,3 +361,61 @@ fn tls() -> Option<TlsConfig> {
     let config = config.with_safe_default_protocol_versions().ok()?.with_root_certificates(roots);
     Some(Arc::new(config.with_no_client_auth()))
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+
+    use super::*;
+
+    /// A JWKS with one key of this id.
+    fn jwks(id: &str) -> String {
+        format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"{id}","x":"{}"}}]}}"#, "A".repeat(43))
+    }
+
+    /// Keys that were fetched this long ago from an issuer that now publishes `published`, or that can't be reached.
+    async fn fetched(age: Duration, published: Option<&'static str>) -> Fetched {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/keys", listener.local_addr().unwrap());
+        if let Some(id) = published {
+            tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let body = jwks(id);
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+                stream.write_all((head + &body).as_bytes()).await.unwrap();
+            });
+        }
+        let then = system_clock().now().saturating_sub(age);
+        let keys = Some(KeySet::parse(jwks("old").as_bytes()).unwrap());
+        let Keys::Fetched(fetched) = Keys::at(Location::parse(&url).unwrap()) else { unreachable!() };
+        *fetched.known() = Known { keys, fetched: then, tried: Some(then), has_failed: false };
+        *fetched
+    }
+
+    #[tokio::test]
+    async fn keys_are_refreshed_hourly_and_end_daily() {
+        const MINUTE: Duration = Duration::from_secs(60);
+        for (age, published, id, is_known) in [
+            // Within the hour, the issuer isn't asked for a known key.
+            (59 * MINUTE, Some("new"), "old", Ok(true)),
+            (59 * MINUTE, None, "old", Ok(true)),
+            // Then it is, and a key that it has revoked ends at once.
+            (61 * MINUTE, Some("new"), "old", Ok(false)),
+            (61 * MINUTE, Some("old"), "old", Ok(true)),
+            (61 * MINUTE, Some("new"), "new", Ok(true)),
+            // While it can't be reached, known keys serve for a day.
+            (61 * MINUTE, None, "old", Ok(true)),
+            (23 * 60 * MINUTE, None, "old", Ok(true)),
+            (25 * 60 * MINUTE, None, "old", Err(())),
+            (25 * 60 * MINUTE, Some("old"), "old", Ok(true)),
+        ] {
+            let fetched = fetched(age, published).await;
+            let found = match fetched.with(Some(id), LONGEST_FETCH).await {
+                Ok(_) => Ok(true),
+                Err(Unnamed::Refused(_)) => Ok(false),
+                Err(Unnamed::Later(_)) => Err(()),
+            };
+            assert_eq!(found, is_known, "{age:?}, {published:?}, {id}");
+        }
+    }
+}
