@@ -166,6 +166,7 @@ fn errors_name_the_invalid_setting() {
         ("IDEMPOTENCY_OPERATIONS", "/a=b:c", "IDEMPOTENCY_OPERATIONS: the operation's name"),
         ("IDEMPOTENCY_STATUS", "in-progres=202", "a problem's code"),
         ("IDEMPOTENCY_STATUS", "in-progress=100", "from 200 to 599"),
+        ("IDEMPOTENCY_STATUS", "declined=410", "a problem's code"),
         ("IDEMPOTENCY_DOCUMENTATION", "/keys", "a URI with scheme and host"),
         ("IDEMPOTENCY_DOCUMENTATION", "https://a.example/#keys", "a URI with scheme and host"),
         ("IDEMPOTENCY_CORS", "*", "no *"),

@@ -63,6 +63,34 @@ pub enum ProblemKind {
 }
 
 impl ProblemKind {
+    /// All kinds, for code that finds a kind by its [`code`](Self::code).
+    ///
+    /// ```
+    /// use lambda_idempotency::lambda::http::ProblemKind;
+    ///
+    /// let kind = ProblemKind::ALL.iter().find(|kind| kind.code() == "in-progress");
+    /// assert_eq!(kind, Some(&ProblemKind::InProgress));
+    /// ```
+    pub const ALL: &'static [Self] = &[
+        Self::KeyMissing,
+        Self::KeyInvalid,
+        Self::CallerMissing,
+        Self::CallerUnknown,
+        Self::ReplayForbidden,
+        Self::KeyReused,
+        Self::InProgress,
+        Self::OutcomeUnknown,
+        Self::NotRetained,
+        Self::Declined,
+        Self::OperationFailed,
+        Self::RecordUnreadable,
+        Self::Misconfigured,
+        Self::StoreUnavailable,
+        Self::BodyTooLarge,
+        Self::BodyUnreadable,
+        Self::RequestUnreadable,
+    ];
+
     /// The problem's code, stable across versions. Clients tell problems apart by their codes.
     pub const fn code(self) -> &'static str {
         match self {
@@ -442,25 +470,6 @@ mod tests {
     }
 
     const PAGE_TEXT: &str = include_str!("../../guide/idempotency_specification.md");
-    const ALL: [ProblemKind; 17] = [
-        ProblemKind::KeyMissing,
-        ProblemKind::KeyInvalid,
-        ProblemKind::CallerMissing,
-        ProblemKind::CallerUnknown,
-        ProblemKind::ReplayForbidden,
-        ProblemKind::KeyReused,
-        ProblemKind::InProgress,
-        ProblemKind::OutcomeUnknown,
-        ProblemKind::NotRetained,
-        ProblemKind::Declined,
-        ProblemKind::OperationFailed,
-        ProblemKind::RecordUnreadable,
-        ProblemKind::Misconfigured,
-        ProblemKind::StoreUnavailable,
-        ProblemKind::BodyTooLarge,
-        ProblemKind::BodyUnreadable,
-        ProblemKind::RequestUnreadable,
-    ];
 
     /// The beginning of a problem's row on the page.
     fn row(kind: ProblemKind) -> String {
@@ -469,15 +478,15 @@ mod tests {
 
     #[test]
     fn specification_lists_every_problem() {
-        assert_eq!(ALL.len(), ProblemKind::RequestUnreadable as usize + 1, "`ALL` lacks a kind");
-        for kind in ALL {
+        assert_eq!(ProblemKind::ALL.len(), ProblemKind::RequestUnreadable as usize + 1, "`ALL` lacks a kind");
+        for &kind in ProblemKind::ALL {
             assert!(PAGE_TEXT.contains(&row(kind)), "{}", row(kind));
         }
     }
 
     #[test]
     fn specification_lists_retryable_problems() {
-        for kind in ALL {
+        for &kind in ProblemKind::ALL {
             let what_to_do = PAGE_TEXT.split_once(&row(kind)).unwrap().1.lines().next().unwrap();
             assert_eq!(what_to_do.contains("request again"), kind.is_retryable(), "{kind:?}: {what_to_do}");
             let is_to_be_corrected = matches!(kind.status().as_u16(), 400 | 403 | 413 | 422);
@@ -520,7 +529,7 @@ mod tests {
     #[test]
     fn problem_texts_differ_by_kind_and_origin() {
         let mut seen = std::collections::HashSet::new();
-        for kind in ALL {
+        for &kind in ProblemKind::ALL {
             let of_header = shown(Problem::from(kind));
             let of_body = shown(Problem::from(kind).of(Origin::Request));
             for (title, detail) in [&of_header, &of_body] {
