@@ -4,6 +4,7 @@
 //! Only `list` and `watch` depend on the kind of store, since the trait `Store` can't list all records.
 
 pub(crate) mod again;
+mod described;
 pub(crate) mod inspect;
 pub(crate) mod key;
 pub(crate) mod list;

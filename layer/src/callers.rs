@@ -79,6 +79,16 @@ impl Callers {
         matches!(self, Self::Field(_) | Self::Jwt(_) | Self::Credential { .. })
     }
 
+    /// The text that names the caller `name` in a record's scope, for `idempotency why --resolved-caller`. `None` if the
+    /// library names the callers, or if the text is a hash.
+    pub(crate) fn text_of(&self, name: &str) -> Option<String> {
+        match self {
+            Self::Field(field) => Some(field.text_of(name)),
+            Self::Jwt(jwt) => Some(jwt.text_of(name)),
+            Self::Verified | Self::Required | Self::Shared | Self::Credential { .. } => None,
+        }
+    }
+
     /// The status of the layer's own answers before the user's settings.
     pub(crate) fn begin(&self, layer: HttpLayer) -> HttpLayer {
         match self {

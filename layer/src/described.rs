@@ -11,14 +11,17 @@ use crate::{
 };
 
 /// Writes the line that begins the log. Its field `wrappers` has one description for each kind of event that the
-/// layer protects. Descriptions hold no key, no caller and no password.
+/// layer protects. If a setting names the callers, `resolved_caller` has the form of their names. The line holds no key,
+/// no caller and no password.
 pub(crate) fn log(protection: &Arc<Protection>) {
+    let resolved_caller = protection.rules.callers.text_of("NAME");
     let wrappers = wrappers(protection)
         .and_then(|wrappers| serde_json::to_string(&wrappers).map_err(|error| error.to_string()));
     match wrappers {
         Ok(wrappers) => tracing::info!(
             event = "started",
             wrappers,
+            resolved_caller,
             "the layer describes the keys of its events for `idempotency why`"
         ),
         Err(problem) => tracing::warn!(problem, "the layer's settings can't be described"),

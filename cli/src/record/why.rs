@@ -19,10 +19,10 @@ use lambda_idempotency::{
     time::{Clock as _, system_clock},
 };
 use lambda_runtime::Context as Invocation;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
+    described::{Described, fitting_first},
     inspect::{NO_RECORD, next_steps},
     key::ScopeArguments,
     list::{function_of, read_until},
@@ -57,6 +57,11 @@ pub(crate) struct Arguments {
     /// key for the event's source.
     #[arg(long = "key-field", value_name = "FIELD", requires = "event")]
     key_fields: Vec<String>,
+
+    /// For a tool that Bedrock AgentCore's gateway calls behind the Lambda layer: the tool's name, as the client context has
+    /// it. The event doesn't name the tool.
+    #[arg(long, value_name = "NAME", requires = "describe")]
+    tool: Option<String>,
 
     /// An alias of the Idempotency-Key header, if the function accepts one. Can be repeated.
     #[arg(long = "key-header", value_name = "NAME", requires = "event")]
@@ -94,6 +99,8 @@ request id, and a record is deleted after its expiry. The function's log has the
 ";
 
 const NOT_COMPARED: &str = "The function's code chooses what it compares here, so `why` can't tell whether this event is the same request.\n";
+const IS_IT_A_TOOL: &str = "  - Bedrock AgentCore's gateway called a tool. Then the tool's name is a part of the id: add --tool NAME.
+";
 
 /// One operation, and its record if there is one.
 struct Answer {
@@ -112,8 +119,20 @@ struct Case {
     /// How many records a search by the request id read.
     searched: Option<usize>,
     mode: Mode,
+    /// Whether the operation may be a tool's, whose name isn't known.
+    may_be_tool: bool,
     rules: RuleArguments,
     store: StoreArguments,
+}
+
+/// An event, the description that fits it, and its operations.
+#[derive(Default)]
+struct Found {
+    description: Option<Description>,
+    event: Value,
+    located: Vec<Located>,
+    /// See [`Case::may_be_tool`].
+    may_be_tool: bool,
 }
 
 /// The parts of an event that have no valid key.
@@ -130,9 +149,9 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     if let (None, Some(id)) = (&arguments.event, &arguments.request_id) {
         return arguments.of_invocation(id).await;
     }
-    let (description, event, located) = match &arguments.event {
+    let Found { description, event, located, may_be_tool } = match &arguments.event {
         Some(path) => arguments.locate(path)?,
-        None => (None, Value::Null, vec![arguments.of_key()?]),
+        None => Found { located: vec![arguments.of_key()?], ..Found::default() },
     };
     let without_key = WithoutKey::of(&event, description.as_ref(), &located);
     let mode =
@@ -150,7 +169,7 @@ pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     }
     let skew_margin_ms = description.as_ref().and_then(|description| description.skew_margin_ms);
     let rules = arguments.rules.or_described(skew_margin_ms);
-    let case = Case { event, answers, without_key, searched: None, mode, rules, store: named };
+    let case = Case { event, answers, without_key, searched: None, mode, may_be_tool, rules, store: named };
     case.print(arguments.json)
 }
 
@@ -262,27 +281,32 @@ impl Arguments {
     }
 
     /// Reads the event, and returns it with the description that fits it and the keys of its operations.
-    fn locate(&self, path: &Path) -> Result<(Option<Description>, Value, Vec<Located>)> {
+    fn locate(&self, path: &Path) -> Result<Found> {
         let bytes = contents(path).context(format!("couldn't read the event {}", path.display()))?;
         let event: Value = serde_json::from_slice(&bytes).context("the event isn't JSON")?;
         let mut context = Invocation::default();
         context.tenant_id = self.scope.tenant.clone();
         context.request_id = self.request_id.clone().unwrap_or_default();
         if self.asks_only_for_steps() {
-            return Ok((None, event, self.steps(self.function()?, &bytes, &context)?));
+            let located = self.steps(self.function()?, &bytes, &context)?;
+            return Ok(Found { event, located, ..Found::default() });
         }
-        let mut last = None;
-        for description in self.descriptions(&bytes)? {
+        // The first description fits best, so its error says most.
+        let mut first = None;
+        let described = self.described(&bytes)?;
+        for description in self.chosen(&described, &bytes) {
             match description.locate(&bytes, &context, self.scope.caller_text()) {
                 Ok(mut located) => {
                     located.extend(self.steps(description.function.clone(), &bytes, &context)?);
-                    return Ok((Some(description), event, located));
+                    let may_be_tool =
+                        described.is_layers && description.via == "event" && self.tool.is_none();
+                    return Ok(Found { description: Some(description), event, located, may_be_tool });
                 }
-                Err(error) => last = Some(error),
+                Err(error) => first = first.or(Some(error)),
             }
         }
-        Err(match last {
-            Some(error) => Problem::new(format!("{}{}", Problem::of(&error), hint(&error))),
+        Err(match first {
+            Some(error) => Problem::new(format!("{}{}", Problem::of(&error), described.hint(&error))),
             None => Problem::new(
                 "the file of --describe has no wrapper that fits --via and --operation: leave them out, or use another \
                  file",
@@ -342,31 +366,32 @@ impl Arguments {
             without_key: WithoutKey::default(),
             searched: Some(read.get()),
             mode: Mode::default(),
+            may_be_tool: false,
             rules: self.rules,
             store: self.store.clone(),
         };
         case.print(self.json)
     }
 
-    /// Returns the descriptions that may fit the event: those in the file, or one for the event's source.
-    fn descriptions(&self, event: &[u8]) -> Result<Vec<Description>> {
-        let described = match &self.describe {
-            None => vec![Description::detect(self.function()?, event)],
-            Some(path) => {
-                let text = contents(path).context(format!("couldn't read {}", path.display()))?;
-                let described = descriptions_in(&text);
-                let described =
-                    described.context(format!("{} isn't what `describe()` returns", path.display()))?;
-                fitting_first(described, event)
-            }
+    /// Returns what the file has, or a description for the event's source.
+    fn described(&self, event: &[u8]) -> Result<Described> {
+        let Some(path) = &self.describe else {
+            return Ok(Described::of(vec![Description::detect(self.function()?, event)]));
         };
+        let text = contents(path).context(format!("couldn't read {}", path.display()))?;
+        let described = Described::read(&text);
+        described.context(format!("{} isn't what `describe()` returns", path.display()))
+    }
+
+    /// Returns the descriptions that may fit the event and the options, the best first.
+    fn chosen(&self, described: &Described, event: &[u8]) -> Vec<Description> {
         let wanted = |description: &Description| {
             let via = self.scope.via.is_none_or(|via| via.name() == description.via);
             let operation = self.scope.operation.is_none() || self.scope.operation == description.operation;
             self.describe.is_none() || via && operation
         };
-        let described = described.into_iter().filter(wanted);
-        Ok(described.map(|description| self.overriding(description)).collect())
+        let wrappers = fitting_first(described.wrappers.clone(), event).into_iter().filter(wanted);
+        wrappers.map(|description| self.overriding(description)).collect()
     }
 
     fn function(&self) -> Result<String> {
@@ -387,6 +412,10 @@ impl Arguments {
         description.operation = operation.clone().or(description.operation);
         description.api_name = api.clone().or(description.api_name);
         description.source_name = source.clone().or(description.source_name);
+        if let Some(tool) = self.tool.as_ref().filter(|_| description.via == "event") {
+            let before = description.operation.map_or_else(String::new, |operation| format!("{operation}."));
+            description.operation = Some(before + tool);
+        }
         description.key_headers.extend(self.key_headers.iter().cloned());
         if !self.key_fields.is_empty() {
             description.key_fields.clone_from(&self.key_fields);
@@ -398,27 +427,6 @@ impl Arguments {
         }
         description
     }
-}
-
-/// The descriptions in a file: one, a list, or the list in the field `wrappers` of the layer's log.
-fn descriptions_in(text: &[u8]) -> serde_json::Result<Vec<Description>> {
-    #[derive(Deserialize)]
-    struct Started {
-        wrappers: Vec<Description>,
-    }
-    if let Ok(started) = serde_json::from_slice::<Started>(text) {
-        return Ok(started.wrappers);
-    }
-    let one = serde_json::from_slice::<Description>(text).map(|one| vec![one]);
-    one.or_else(|_| serde_json::from_slice::<Vec<Description>>(text))
-}
-
-/// Puts the descriptions first whose wrapper takes events like this one. The others stay, since a function may use
-/// another wrapper than the event suggests.
-fn fitting_first(mut described: Vec<Description>, event: &[u8]) -> Vec<Description> {
-    let via = Description::detect("", event).via;
-    described.sort_by_key(|description| description.via != via);
-    described
 }
 
 impl Case {
@@ -491,7 +499,9 @@ impl Case {
 
     fn one_in_text(&self, answer: &Answer) -> String {
         let key = &answer.located.key;
-        let Some(record) = &answer.record else { return format!("{key}\n{NO_RECORD}") };
+        let Some(record) = &answer.record else {
+            return format!("{key}\n{NO_RECORD}{}", if self.may_be_tool { IS_IT_A_TOOL } else { "" });
+        };
         let view = self.view(answer, record);
         let mut text = format!("{key}\n{}\n", view.lines());
         let is_other = answer.located.fingerprint.is_some_and(|of_event| of_event != record.fingerprint);
@@ -530,25 +540,6 @@ fn contents(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     io::stdin().lock().read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-/// Suggests the option that solves the error.
-fn hint(error: &lambda_idempotency::Error) -> &'static str {
-    let text = error.to_string();
-    [
-        (
-            "key itself",
-            ": add --key-field FIELD, or --step NAME=FIELD for the record of a step in the handler, or give the key and \
-             its scope instead of --event",
-        ),
-        ("closure returns", ": add --resolved-caller TEXT"),
-        ("caller-unknown", "; if the function's own code names the caller, add --resolved-caller TEXT"),
-        ("request id", ": add --request-id ID"),
-        ("needs its name", ": add --operation NAME"),
-    ]
-    .into_iter()
-    .find_map(|(about, hint)| text.contains(about).then_some(hint))
-    .unwrap_or_default()
 }
 
 /// The event's X-Ray trace: the HTTP request's, or the first message's.

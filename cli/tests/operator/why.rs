@@ -20,7 +20,7 @@ use lambda_idempotency::{
 use lambda_runtime::{Context, LambdaEvent};
 use serde_json::{Value, json, value::RawValue};
 
-use super::bench::{Answer, Bench, CALLER, KEY, TABLE, run_in};
+use super::bench::{Answer, Bench, CALLER, File, KEY, TABLE, run_in};
 
 const REQUEST: &str = "8f5b2c70-4d1e-4a93-b6c8-0e7d9a3f1b52";
 
@@ -384,6 +384,48 @@ async fn layers_log_describes_every_kind() {
         "{found:?}"
     );
     fs::remove_file(&file).unwrap();
+}
+
+/// The layer's line says how a setting names the callers. A tool's name is in no event.
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_callers_and_tools_are_found() {
+    let bench = Bench::new().await;
+    let shop = || Idempotency::builder(bench.store.clone()).function("shop");
+    let text = |name: &str| json!(["field", ["x-user-id", name]]).to_string();
+    let anna = text("anna");
+    let layer = shop().build().unwrap().http().caller(move |_| Ok(Some(anna.clone())));
+    let handler = service_fn(async |_: Request| Ok::<_, Infallible>(Response::new(Body::Empty)));
+    let sample = "payments/http-api.json";
+    let request: LambdaRequest = serde_json::from_str(&fs::read_to_string(path(sample)).unwrap()).unwrap();
+    let _ = guarded(layer.layer(handler)).oneshot(LambdaEvent::new(request, Context::default())).await;
+    let fields = || KeyFields::new(["/refund_id"]).unwrap();
+    let by_tool = shop().build().unwrap().events_by(fields()).operation("refunds.pay___refund").unwrap();
+    one(by_tool, "refunds/invoke.json").await;
+
+    let wrappers = json!([
+        { "function": "shop", "via": "http", "caller_from_closure": true },
+        { "function": "shop", "via": "event", "operation": "refunds", "key_fields": ["/refund_id"] },
+    ]);
+    let line = |caller: Option<String>| {
+        json!({ "event": "started", "version": "0.1.0", "wrappers": wrappers, "resolved_caller": caller })
+            .to_string()
+    };
+    let (by_header, by_hash) =
+        (File::with("by-header", line(Some(text("NAME")))), File::with("by-hash", line(None)));
+    let why = async |sample: &str, file: &File, options: &[&str]| {
+        let path = path(sample);
+        bench.run(&[&["why", "--event", &path, "--describe", file.path()], options].concat()).await
+    };
+    let form = format!("--resolved-caller '{}'", text("NAME"));
+    why(sample, &by_header, &[]).await.is_bad_input(&[&form, "why --request-id ID"]);
+    why(sample, &by_hash, &[]).await.is_bad_input(&["hash of the credential", "why --request-id ID"]);
+    let found = why(sample, &by_header, &["--resolved-caller", &text("anna")]).await;
+    assert!(found.code == 0 && found.out.contains("shop/http"), "{found:?}");
+
+    let plain = why("refunds/invoke.json", &by_header, &[]).await;
+    assert!(plain.code == 1 && plain.out.contains("--tool NAME"), "{plain:?}");
+    let tool = why("refunds/invoke.json", &by_header, &["--tool", "pay___refund"]).await;
+    assert!(tool.code == 0 && tool.out.contains("COMPLETED"), "{tool:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -179,8 +179,17 @@ impl Field {
                 "`{shown}` has a token in place of the caller's name. Let the front end write the name there, or set \
                  IDEMPOTENCY_CALLERS=jwt"
             ))),
-            false => Ok(caller_of("field", &[shown, &name])),
+            false => Ok(self.text_of(&name)),
         }
+    }
+
+    /// The text that names the caller `name`.
+    pub(super) fn text_of(&self, name: &str) -> String {
+        let shown = match self {
+            Self::Header(header) => header.as_str(),
+            Self::Event { shown, .. } => shown,
+        };
+        caller_of("field", &[shown, name])
     }
 }
 

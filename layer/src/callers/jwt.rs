@@ -67,7 +67,12 @@ impl Jwt {
                 return Err(Unnamed::Refused(format!("{why}, which IDEMPOTENCY_JWT_CLAIM names")));
             }
         };
-        Ok(caller_of("jwt", &[&self.issuer, &self.claim, &name]))
+        Ok(self.text_of(&name))
+    }
+
+    /// The text that names the caller `name`.
+    pub(super) fn text_of(&self, name: &str) -> String {
+        caller_of("jwt", &[&self.issuer, &self.claim, name])
     }
 
     /// Whether the token is for this API. A token without `aud` can name the API's client in `client_id`, as an access

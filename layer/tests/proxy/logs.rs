@@ -5,6 +5,7 @@ use std::process::Stdio;
 use super::{
     bench::{Function, Lambda, PATIENCE, posted, program},
     process::{on_table, table},
+    settings::delivered,
 };
 
 /// The lines of a log in Lambda's JSON format, without the metrics. Checks what Lambda needs in each line.
@@ -79,7 +80,12 @@ async fn first_line_describes_the_keys() {
         }] })
         .to_string()
     };
-    let request = testkit::front_ends::event("http-api", testkit::front_ends::POST).to_string();
+    const IDENTITY: &str = "/requestContext/authorizer/iam/userId";
+    let mut request = testkit::front_ends::event("http-api", testkit::front_ends::POST);
+    request["requestContext"]["authorizer"]["iam"]["userId"] = "anna".into();
+    let mut with_id = request.clone();
+    with_id["headers"]["x-user-id"] = "anna".into();
+    let request = request.to_string();
     for (settings, event, via) in [
         (&[("IDEMPOTENCY_KEY", "/id")][..], order.to_owned(), "event"),
         (&[("IDEMPOTENCY_KEY", "/id")], message("aws:sqs", order), "sqs"),
@@ -87,21 +93,28 @@ async fn first_line_describes_the_keys() {
         (&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_OPERATION", "charge")], order.to_owned(), "event"),
         (&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_COMPARE", "/id")], order.to_owned(), "event"),
         (&[("IDEMPOTENCY_KEY", "header"), ("IDEMPOTENCY_EVENT", "http")], request.clone(), "http"),
-        (&[("IDEMPOTENCY_KEY", "header")], request, "http"),
+        (&[("IDEMPOTENCY_KEY", "header")], request.clone(), "http"),
+        (
+            &[("IDEMPOTENCY_KEY", "header"), ("IDEMPOTENCY_CALLERS", "header:x-user-id")],
+            with_id.to_string(),
+            "http",
+        ),
+        (&[("IDEMPOTENCY_KEY", "header"), ("IDEMPOTENCY_CALLERS", IDENTITY)], request, "http"),
     ] {
         let (lambda, (database, wire)) = (Lambda::start().await, table().await);
         let endpoint = wire.endpoint();
         let json = [("AWS_LAMBDA_LOG_FORMAT", "JSON")];
         let all = [&on_table(&endpoint)[..2], &on_table(&endpoint)[2..], &json, settings].concat();
         let function = Function::start(&lambda, &all).await;
-        let waiting = lambda.deliver(&event);
-        function.respond(&function.next().await, r#"{"statusCode":201}"#).await;
-        posted(waiting).await;
+        let (runs, answer) = delivered(&lambda, &function, &event, r#"{"statusCode":201}"#).await;
+        assert!(runs, "{settings:?}: {answer:?}, {}", function.log());
         let lines = json_lines(&function.log());
         let started = lines.iter().find(|line| line["event"] == "started").unwrap();
         let wrappers: Vec<Description> = serde_json::from_value(started["wrappers"].clone()).unwrap();
         let described = wrappers.iter().find(|described| described.via == via).unwrap();
-        let located = described.locate(event.as_bytes(), &lambda_runtime::Context::default(), None).unwrap();
+        let caller = started["resolved_caller"].as_str().map(|text| text.replace("NAME", "anna"));
+        let context = lambda_runtime::Context::default();
+        let located = described.locate(event.as_bytes(), &context, caller.as_deref()).unwrap();
         let record = database.record("records", located[0].key.as_str()).await.unwrap();
         assert_eq!(record["status"]["S"], "COMPLETED", "{settings:?}: {located:?}");
     }
