@@ -17,7 +17,7 @@ use testkit::random::fresh_seed;
 
 const USAGE: &str = "\
 usage: verification-real agreement [--long]
-       verification-real wire [RUNS [SEED]] | wire --quick | wire --seed N | wire --case N
+       verification-real wire [layer] [RUNS [SEED]] | wire [layer] --quick | wire [layer] --seed N | wire [layer] --case N
        verification-real crash-points [FORM] [ROUNDS]
        verification-real kills [FORM] [COUNT [SEED]]
        verification-real outages [OPERATIONS [SEED]] | outages --quick
@@ -27,7 +27,8 @@ usage: verification-real agreement [--long]
                 has one winner
   wire          breaks the wire to DynamoDB, PostgreSQL and Redis, and between the Lambda layer and DynamoDB, and checks
                 that callers get true answers and that recorded outcomes stay. Makes runs with each fault alone, then
-                RUNS random runs (default 10000). --quick makes fewer of both; --seed and --case repeat one run
+                RUNS random runs (default 10000). --quick makes fewer of both; --seed and --case repeat one run. With
+                `layer`, it breaks only the wire between the Lambda layer and DynamoDB
   crash-points  kills one process and freezes another beyond its lease, at each named point, ROUNDS times (default 200).
                 Checks that each operation has one effect, plus one for each crash between effect and completion
   kills         at random moments, kills COUNT processes (default 10000) and freezes others. Checks that each operation
@@ -66,8 +67,12 @@ async fn run(arguments: &[&str], form: Form) -> Result<ExitCode> {
     match arguments {
         ["agreement"] => agree(Numbers::BOUNDED).await,
         ["agreement", "--long"] => agree(Numbers::LONG).await,
+        ["wire", "layer", extent @ ..] => match extent_of(extent, fresh) {
+            Some(extent) => break_the_wire(&[], extent).await,
+            None => Ok(usage(arguments)),
+        },
         ["wire", extent @ ..] => match extent_of(extent, fresh) {
-            Some(extent) => break_the_wire(extent).await,
+            Some(extent) => break_the_wire(&Kind::ALL, extent).await,
             None => Ok(usage(arguments)),
         },
         ["crash-points"] => crash_points(200, form).await,
@@ -129,7 +134,8 @@ fn extent_of(arguments: &[&str], fresh: u64) -> Option<Extent> {
     }
 }
 
-async fn break_the_wire(extent: Extent) -> Result<ExitCode> {
+/// Breaks the wire to these kinds of stores, and between the Lambda layer and DynamoDB.
+async fn break_the_wire(kinds: &[Kind], extent: Extent) -> Result<ExitCode> {
     println!("{extent:?}");
     let mut is_sound = true;
     let mut show = |report: &wire::Report| {
@@ -137,7 +143,7 @@ async fn break_the_wire(extent: Extent) -> Result<ExitCode> {
         is_sound &= report.violations().is_empty();
         is_sound &= !extent.is_whole() || report.coverage().missing().is_empty();
     };
-    wire::check(&Kind::ALL, extent, &mut show).await?;
+    wire::check(kinds, extent, &mut show).await?;
     show(&wire::check_layer(extent).await?);
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
