@@ -24,7 +24,7 @@ use crate::{
     config::{ClaimField, Rules},
     event::{Event, Kind, has_field},
     function::Posted,
-    http as http_event,
+    http as http_event, logs,
     proxy::{Protection, sent},
     recorded::{self, Recordable},
     turn::Turn,
@@ -58,6 +58,7 @@ impl Answer {
     /// An error of the library, or of the layer.
     pub(crate) fn error(error: impl Into<Diagnostic>) -> Self {
         let Diagnostic { error_type, error_message } = error.into();
+        let error_message = logs::in_variables(&error_message);
         let mut headers = json_headers();
         if let Ok(error_type) = HeaderValue::from_str(&error_type) {
             headers.insert(ERROR_TYPE, error_type);

@@ -194,8 +194,14 @@ impl Visit for Line {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.add(field, format!("{value:?}").into());
+        self.add(field, in_variables(&format!("{value:?}")).into());
     }
+}
+
+/// The library's message, with the layer's variable in place of the method that sets the cipher. No other message that the
+/// layer's user can get names a method.
+pub(crate) fn in_variables(message: &str) -> String {
+    message.replace("Builder::cipher", "IDEMPOTENCY_CIPHER")
 }
 
 /// The text as a JSON string.
