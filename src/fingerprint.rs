@@ -63,9 +63,24 @@ impl Fingerprint {
         self.digest
     }
 
-    /// Parses a fingerprint that was stored as `text`: `1:` and 64 hexadecimal digits.
+    /// Parses a fingerprint that [`Display`](fmt::Display) has shown: `1:` and 64 hexadecimal digits.
     pub fn from_stored(text: &str) -> Option<Self> {
         text.strip_prefix("1:").and_then(parse_hex).map(Self::from_digest)
+    }
+
+    /// The stored form in bytes: the version of the rules, and the digest.
+    #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+    pub(crate) fn to_bytes(self) -> [u8; 33] {
+        let mut bytes = [1; 33];
+        bytes[1..].copy_from_slice(&self.digest);
+        bytes
+    }
+
+    /// Reads what [`to_bytes`](Self::to_bytes) has made. Returns `None` for a version that this release doesn't know.
+    #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let digest = bytes.strip_prefix(&[1])?;
+        digest.try_into().ok().map(Self::from_digest)
     }
 
     /// Fingerprints a JSON text. The order of an object's keys, white space and how strings are escaped don't

@@ -7,12 +7,13 @@ use crate::{
     fingerprint::Fingerprint,
     key::{Hex, parse_hex},
     outcome::Outcome,
+    settings::Execution,
     time::Timestamp,
 };
 
 /// The version of the record format that this library writes, and the only one it reads. A record of another
 /// version is corrupt: it's never treated as absent, and its operation never runs.
-pub const RECORD_VERSION: u32 = 2;
+pub const RECORD_VERSION: u32 = 3;
 
 /// Identifies who holds a claim: 128 bits that the operating system draws for every claim.
 ///
@@ -184,8 +185,11 @@ pub struct Record {
     pub fingerprint: Fingerprint,
     /// When that claim was made.
     pub lock_acquired_at: Timestamp,
+    /// Whether that claim's handler may run again if it ends without an answer. An unsettled claim that runs at most
+    /// once is never taken over, whatever the reader's settings are.
+    pub execution: Execution,
     /// When the record expires, in whole seconds, as DynamoDB's TTL counts. `None` means never: an
-    /// at-most-once claim that isn't settled, which no sweeper may remove.
+    /// at-most-once claim that isn't settled, which no sweeper may remove. Every other record has an expiry.
     pub expires_at: Option<Timestamp>,
     /// Whether an earlier attempt of this operation ended without an answer, so that it may have had effects:
     /// its process was killed or frozen, or its handler was dropped, cut off or panicked. A release keeps
@@ -193,6 +197,10 @@ pub struct Record {
     pub interrupted: bool,
     /// The id of the invocation that made the claim, for searching the logs. No rule reads it.
     pub request_id: Option<Arc<str>>,
+    /// The trace of the run under that claim, such as a W3C `traceparent` or an X-Ray trace id. So a replay can be linked
+    /// to the run that made its answer. No rule reads it, and this version of the library writes none. The type is
+    /// `Arc<String>` because it's small: a record is part of many futures.
+    pub trace: Option<Arc<String>>,
     /// The state, with its data.
     pub state: State,
 }
@@ -220,8 +228,13 @@ impl Record {
             && self.expires_at == other.expires_at
     }
 
+    /// Whether the record is an unsettled claim whose handler runs at most once. Only such a claim may lack an expiry.
+    pub fn is_at_most_once_claim(&self) -> bool {
+        self.status() == Status::Started && self.execution == Execution::AtMostOnce
+    }
+
     /// Whether this record and `other` belong to one claim: they have the same owner and generation. Then their
-    /// attempt, fingerprint, lock time and request id are the same too.
+    /// attempt, fingerprint, lock time, execution, request id and trace are the same too.
     pub fn is_claim_of(&self, other: &Self) -> bool {
         self.owner == other.owner && self.generation == other.generation
     }
@@ -229,7 +242,8 @@ impl Record {
     /// Returns the lock with this record's fields and this lease: the record as if it were STARTED.
     ///
     /// ```
-    /// use lambda_idempotency::{Fingerprint, store::{Generation, Lock, Owner, Record, State}, time::Timestamp};
+    /// use lambda_idempotency::{Fingerprint, settings::Execution, time::Timestamp};
+    /// use lambda_idempotency::store::{Generation, Lock, Owner, Record, State};
     ///
     /// # fn main() -> Result<(), lambda_idempotency::Error> {
     /// let lease_until = Timestamp::from_millis(60_000);
@@ -240,9 +254,11 @@ impl Record {
     ///     fingerprint: Fingerprint::of(&"12.50 EUR")?,
     ///     lock_acquired_at: Timestamp::from_millis(0),
     ///     lease_until,
+    ///     execution: Execution::AtLeastOnce,
     ///     expires_at: Some(Timestamp::from_millis(90_000_000)),
     ///     interrupted: false,
     ///     request_id: None,
+    ///     trace: None,
     /// };
     /// let released = Record { state: State::Released, ..lock.clone().into() };
     /// assert_eq!(released.lock_until(lease_until), lock);
@@ -257,9 +273,11 @@ impl Record {
             fingerprint: self.fingerprint,
             lock_acquired_at: self.lock_acquired_at,
             lease_until,
+            execution: self.execution,
             expires_at: self.expires_at,
             interrupted: self.interrupted,
             request_id: self.request_id.clone(),
+            trace: self.trace.clone(),
         }
     }
 }
@@ -279,12 +297,16 @@ pub struct Lock {
     pub lock_acquired_at: Timestamp,
     /// See [`State::Started`].
     pub lease_until: Timestamp,
+    /// See [`Record::execution`].
+    pub execution: Execution,
     /// See [`Record::expires_at`].
     pub expires_at: Option<Timestamp>,
     /// See [`Record::interrupted`].
     pub interrupted: bool,
     /// See [`Record::request_id`].
     pub request_id: Option<Arc<str>>,
+    /// See [`Record::trace`].
+    pub trace: Option<Arc<String>>,
 }
 
 impl From<Lock> for Record {
@@ -295,9 +317,11 @@ impl From<Lock> for Record {
             attempt: lock.attempt,
             fingerprint: lock.fingerprint,
             lock_acquired_at: lock.lock_acquired_at,
+            execution: lock.execution,
             expires_at: lock.expires_at,
             interrupted: lock.interrupted,
             request_id: lock.request_id,
+            trace: lock.trace,
             state: State::Started { lease_until: lock.lease_until },
         }
     }

@@ -24,9 +24,9 @@ pub enum Execution {
     ///
     /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes a record with an
     /// unknown outcome. The table keeps one record for each crash until an operator settles the record.
-    /// `idempotency list --unresolved` lists these records. A claim without an expiry is never taken over: a version of
-    /// the function that runs at least once, such as the one before a deployment that's rolled back, gets
-    /// [`ErrorKind::OutcomeUnknown`] too.
+    /// `idempotency list --unresolved` lists these records. The record says that its claim runs at most once. So a version
+    /// of the function that runs at least once, such as the one before a deployment that's rolled back, never takes it
+    /// over, and gets [`ErrorKind::OutcomeUnknown`] too.
     ///
     /// The library refuses what would allow a second run: unprotected runs ([`Settings::fail_open`]) when you build the
     /// [`Idempotency`](crate::Idempotency), and [`optimistic`](crate::Idempotency::optimistic) and `begin_in` when you

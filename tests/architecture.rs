@@ -32,9 +32,9 @@ const ORDER: &[&str] = &[
     "selector",
     "key_fields",
     "outcome",
+    "settings",
     "record",
     "invocation",
-    "settings",
     "failure",
     "metrics",
     // The store contract and the stores, and the suite that checks a store.

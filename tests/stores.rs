@@ -17,8 +17,8 @@ use testkit::{
         Condition::{Absent, Mine, Replace},
         Faulty,
         Field::{
-            Attempt, ExpiresAt, Fingerprint, Generation, Interrupted, LeaseUntil, LockAcquiredAt, Outcome,
-            Owner as OwnerField, RequestId, Status,
+            Attempt, Execution, ExpiresAt, Fingerprint, Generation, Interrupted, LeaseUntil, LockAcquiredAt,
+            Outcome, Owner as OwnerField, RequestId, Status, Trace,
         },
         LockedPerHandle, Sabotage,
     },
@@ -87,9 +87,9 @@ mod dynamodb {
     #[tokio::test(flavor = "multi_thread")]
     async fn conforms_with_other_attribute_names() {
         let names = format!(
-            "id:PK,status:state,owner:a.b,generation:value,lock_acquired_at:lock-acquired,lease_until:{},\
-             expires_at:ttl,fingerprint:hash,attempt:count,response:data,response_encoding:#encoding,\
-             response_length::length,response_sha256:größe,request_id:key,interrupted:boolean,version:0",
+            "id:PK,status:state,owner:a.b,generation:value,claimed_at:lock-acquired,lease_until:{},\
+             expires_at:ttl,fingerprint:hash,attempt:count,response:data,encoding:#encoding,\
+             length::length,sha256:größe,request_id:key,mark:boolean,execution:list,trace:map,version:0",
             "x".repeat(255)
         );
         prove_as(|builder| builder.attributes(&names).unwrap().sort_key("SK").inline_limit(1024)).await;
@@ -278,11 +278,15 @@ const FAULTS: &[Sabotage] = &[
     Sabotage::Keeps(Anew, Fingerprint),
     Sabotage::Keeps(Anew, LockAcquiredAt),
     Sabotage::Keeps(Anew, RequestId),
+    Sabotage::Keeps(Anew, Trace),
+    Sabotage::Keeps(Anew, Execution),
     Sabotage::Keeps(Anew, ExpiresAt),
     Sabotage::Keeps(Anew, Interrupted),
     Sabotage::Keeps(Anew, LeaseUntil),
     Sabotage::Keeps(Anew, Outcome),
     Sabotage::KeepsIfUnset(Anew, RequestId),
+    Sabotage::KeepsIfUnset(Anew, Trace),
+    Sabotage::KeepsIfUnset(Anew, Execution),
     Sabotage::KeepsIfUnset(Anew, ExpiresAt),
     Sabotage::KeepsIfUnset(Anew, Interrupted),
     Sabotage::KeepsIfUnset(Anew, Outcome),
@@ -291,10 +295,14 @@ const FAULTS: &[Sabotage] = &[
     Sabotage::Keeps(TakeOver, Attempt),
     Sabotage::Keeps(TakeOver, LockAcquiredAt),
     Sabotage::Keeps(TakeOver, RequestId),
+    Sabotage::Keeps(TakeOver, Trace),
+    Sabotage::Keeps(TakeOver, Execution),
     Sabotage::Keeps(TakeOver, ExpiresAt),
     Sabotage::Keeps(TakeOver, Interrupted),
     Sabotage::Keeps(TakeOver, LeaseUntil),
     Sabotage::KeepsIfUnset(TakeOver, RequestId),
+    Sabotage::KeepsIfUnset(TakeOver, Trace),
+    Sabotage::KeepsIfUnset(TakeOver, Execution),
     Sabotage::KeepsIfUnset(TakeOver, ExpiresAt),
     Sabotage::KeepsIfUnset(TakeOver, Interrupted),
     Sabotage::Keeps(Extend, ExpiresAt),
@@ -339,6 +347,8 @@ const FAULTS: &[Sabotage] = &[
     Sabotage::Lost(Fingerprint),
     Sabotage::Lost(LockAcquiredAt),
     Sabotage::Lost(RequestId),
+    Sabotage::Lost(Trace),
+    Sabotage::Lost(Execution),
     Sabotage::Lost(ExpiresAt),
     Sabotage::Lost(Interrupted),
     Sabotage::EmptyRequestIdLost,

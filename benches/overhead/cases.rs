@@ -29,6 +29,7 @@ use aws_smithy_runtime_api::client::{
     http::{HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector},
     result::ConnectorError,
 };
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use lambda_idempotency::{
     Idempotency, Key, Operation,
@@ -195,13 +196,13 @@ pub(crate) struct ByHand {
 #[derive(Clone, Debug)]
 struct Item {
     id: String,
-    owner: String,
+    owner: Vec<u8>,
     generation: String,
-    fingerprint: String,
+    fingerprint: Vec<u8>,
     millis: String,
     seconds: String,
     response: Vec<u8>,
-    response_sha256: String,
+    sha256: Vec<u8>,
 }
 
 impl ByHand {
@@ -210,15 +211,16 @@ impl ByHand {
             let text = item[name][kind].as_str().ok_or_else(|| format!("the item has no `{name}`"))?;
             Ok::<_, Failure>(text.to_owned())
         };
+        let bytes = |name: &str| Ok::<_, Failure>(STANDARD.decode(text(name, "B")?)?);
         let item = Item {
             id: text("id", "S")?,
-            owner: text("owner", "S")?,
+            owner: bytes("owner")?,
             generation: text("generation", "N")?,
-            fingerprint: text("fingerprint", "S")?,
-            millis: text("lock_acquired_at", "N")?,
+            fingerprint: bytes("fingerprint")?,
+            millis: text("claimed_at", "N")?,
             seconds: text("expires_at", "N")?,
             response: serde_json::to_vec(&receipt())?,
-            response_sha256: text("response_sha256", "S")?,
+            sha256: bytes("sha256")?,
         };
         let client = Client::from_conf(config(wire, effort != Effort::Bare));
         Ok(Self { client, effort, item, receipt: receipt() })
@@ -231,42 +233,44 @@ impl ByHand {
         }
         let now = system_clock().now();
         Ok(Cow::Owned(Item {
-            id: format!("payments/run#{}", sha256(KEY.as_bytes())),
-            owner: Owner::random()?.to_string(),
+            id: format!("payments/run#{}", hex(&Sha256::digest(KEY.as_bytes()))),
+            owner: Owner::random()?.as_bytes().to_vec(),
             generation: now.as_millis().to_string(),
-            fingerprint: format!("1:{}", sha256(&serde_json::to_vec(&payment(KEY))?)),
+            fingerprint: [&[1][..], &Sha256::digest(serde_json::to_vec(&payment(KEY))?)].concat(),
             millis: now.as_millis().to_string(),
             seconds: now.as_secs_rounded_up().to_string(),
             response: Vec::new(),
-            response_sha256: String::new(),
+            sha256: Vec::new(),
         }))
     }
 
     /// The response in its recorded form.
-    fn response(&self) -> Result<(Vec<u8>, String), Failure> {
+    fn response(&self) -> Result<(Vec<u8>, Vec<u8>), Failure> {
         if self.effort != Effort::Careful {
-            return Ok((self.item.response.clone(), self.item.response_sha256.clone()));
+            return Ok((self.item.response.clone(), self.item.sha256.clone()));
         }
         let response = serde_json::to_vec(&self.receipt)?;
-        let digest = sha256(&response);
+        let digest = Sha256::digest(&response).to_vec();
         Ok((response, digest))
     }
 
     /// Reads the recorded response.
     fn replay(&self, old: &HashMap<String, AttributeValue>) -> Result<(), Failure> {
-        let text = |name: &str| {
-            old.get(name).and_then(|value| value.as_s().ok()).ok_or("a text attribute is missing")
+        let status = old.get("status").and_then(|value| value.as_s().ok()).ok_or("no status")?;
+        let bytes = |name: &str| {
+            let bytes = old.get(name).and_then(|value| value.as_b().ok());
+            bytes.map(AsRef::<[u8]>::as_ref).ok_or("a binary attribute is missing")
         };
         // The library wrote this record, so compare with the library's fingerprint. `claim` computes a different one.
-        if text("status")? != "COMPLETED" || text("fingerprint")? != &self.item.fingerprint {
+        if status != "COMPLETED" || bytes("fingerprint")? != self.item.fingerprint {
             return Err("the record isn't COMPLETED, or has another fingerprint".into());
         }
-        let response = old.get("response").and_then(|value| value.as_b().ok()).ok_or("no response")?;
+        let response = bytes("response")?;
         if self.effort == Effort::Careful {
-            if text("response_sha256")? != &sha256(response.as_ref()) {
+            if bytes("sha256")? != &Sha256::digest(response)[..] {
                 return Err("the response is damaged".into());
             }
-            let receipt: Receipt<'static> = serde_json::from_slice(response.as_ref())?;
+            let receipt: Receipt<'static> = serde_json::from_slice(response)?;
             std::hint::black_box(receipt);
         }
         std::hint::black_box(response);
@@ -276,19 +280,20 @@ impl ByHand {
     async fn once(&self) -> Result<bool, Failure> {
         let s = |text: &str| AttributeValue::S(text.to_owned());
         let n = |digits: &str| AttributeValue::N(digits.to_owned());
+        let b = |bytes: &[u8]| AttributeValue::B(Blob::new(bytes));
         let item = self.claim()?;
         let claimed = self
             .client
             .put_item()
             .table_name(TABLE)
             .item("id", s(&item.id))
-            .item("version", n("2"))
+            .item("version", n("3"))
             .item("status", s("STARTED"))
-            .item("owner", s(&item.owner))
+            .item("owner", b(&item.owner))
             .item("generation", n(&item.generation))
             .item("attempt", n("1"))
-            .item("fingerprint", s(&item.fingerprint))
-            .item("lock_acquired_at", n(&item.millis))
+            .item("fingerprint", b(&item.fingerprint))
+            .item("claimed_at", n(&item.millis))
             .item("lease_until", n(&item.millis))
             .item("expires_at", n(&item.seconds))
             .condition_expression("attribute_not_exists(id)")
@@ -302,31 +307,29 @@ impl ByHand {
             self.replay(&refusal.item.unwrap_or_default())?;
             return Ok(true);
         }
-        let (response, response_sha256) = self.response()?;
+        let (response, sha256) = self.response()?;
         self.client
             .update_item()
             .table_name(TABLE)
             .key("id", s(&item.id))
-            .update_expression("SET #s=:s,#x=:x,#re=:re,#rl=:rl,#rd=:rd,#r=:r REMOVE #l,#i")
+            .update_expression("SET #s=:s,#x=:x,#d=:d,#r=:r REMOVE #l,#m,#c,#b")
             .condition_expression("#s=:vs AND #o=:vo AND #g=:vg")
             .expression_attribute_names("#s", "status")
             .expression_attribute_names("#o", "owner")
             .expression_attribute_names("#g", "generation")
             .expression_attribute_names("#x", "expires_at")
             .expression_attribute_names("#l", "lease_until")
-            .expression_attribute_names("#i", "interrupted")
+            .expression_attribute_names("#m", "mark")
             .expression_attribute_names("#r", "response")
-            .expression_attribute_names("#re", "response_encoding")
-            .expression_attribute_names("#rl", "response_length")
-            .expression_attribute_names("#rd", "response_sha256")
+            .expression_attribute_names("#c", "encoding")
+            .expression_attribute_names("#b", "length")
+            .expression_attribute_names("#d", "sha256")
             .expression_attribute_values(":s", s("COMPLETED"))
             .expression_attribute_values(":vs", s("STARTED"))
-            .expression_attribute_values(":vo", s(&item.owner))
+            .expression_attribute_values(":vo", b(&item.owner))
             .expression_attribute_values(":vg", n(&item.generation))
             .expression_attribute_values(":x", n(&item.seconds))
-            .expression_attribute_values(":re", s("identity"))
-            .expression_attribute_values(":rl", n(&response.len().to_string()))
-            .expression_attribute_values(":rd", s(&response_sha256))
+            .expression_attribute_values(":d", b(&sha256))
             .expression_attribute_values(":r", AttributeValue::B(Blob::new(response)))
             .return_values_on_condition_check_failure(AllOld)
             .send()
@@ -335,11 +338,9 @@ impl ByHand {
     }
 }
 
-/// Returns the SHA-256 digest as 64 hexadecimal digits.
-fn sha256(bytes: &[u8]) -> String {
+fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digest = Sha256::digest(bytes);
-    let digits = digest.iter().flat_map(|byte| [byte >> 4, byte & 0x0f]);
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0x0f]);
     digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 

@@ -266,24 +266,12 @@ fn fix_in_postgres(problem: &TableProblem, table: &str, arguments: &StoreArgumen
                 .to_owned()
         }
         TableProblem::Privileges { missing } => format!("`GRANT {} ON {table} TO …`", missing.join(", ")),
-        TableProblem::NoIndex => sweep_index(table),
-        TableProblem::IndexOnExpiry { indexes } => {
-            format!("{}; then `DROP INDEX CONCURRENTLY {}`", sweep_index(table), indexes.join(", "))
-        }
+        TableProblem::NoIndex => format!("`CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`"),
         TableProblem::Standby => "name the primary in the URL".to_owned(),
         TableProblem::Unlogged => format!("`ALTER TABLE {table} SET LOGGED`"),
         TableProblem::AsynchronousCommit => "`ALTER ROLE … SET synchronous_commit = on`".to_owned(),
         _ => "see the library's documentation".to_owned(),
     }
-}
-
-/// Returns the statements that create the sweep's index. The first adds the index's column, which older tables lack.
-fn sweep_index(table: &str) -> String {
-    format!(
-        "`ALTER TABLE {table} ADD COLUMN IF NOT EXISTS sweep_hour bigint \
-         GENERATED ALWAYS AS (ceil(expires_at / 3600000)::bigint) STORED` (this rewrites the table, and locks it \
-         during the rewrite), then `CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`"
-    )
 }
 
 /// Returns the fix for `problem` in DynamoDB, as a command if there is one.

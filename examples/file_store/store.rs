@@ -4,6 +4,7 @@ use std::{fs, io, path::PathBuf, sync::Arc};
 
 use lambda_idempotency::{
     Fingerprint, StoredKey,
+    settings::Execution,
     store::{
         BoxFuture, Generation, Outcome, Owner, Place, Put, PutOutcome, Record, State, Status, Store,
         StoreError, StoreErrorKind, StoredResponse,
@@ -99,9 +100,11 @@ fn encode(record: &Record) -> Vec<u8> {
         attempt,
         fingerprint,
         lock_acquired_at,
+        execution,
         expires_at,
         interrupted,
         request_id,
+        trace,
         state,
     } = record;
     let outcome = match state {
@@ -117,7 +120,8 @@ fn encode(record: &Record) -> Vec<u8> {
         "generation": generation.get(), "fingerprint": fingerprint.to_string(),
         "lock_acquired_at": lock_acquired_at.as_millis(), "expires_at": expires_at.map(Timestamp::as_millis),
         "lease_until": record.lease_until().map(Timestamp::as_millis), "request_id": request_id.as_deref(),
-        "interrupted": interrupted, "outcome": outcome,
+        "interrupted": interrupted, "at_most_once": *execution == Execution::AtMostOnce, "trace": trace.as_deref(),
+        "outcome": outcome,
     });
     fields.to_string().into_bytes()
 }
@@ -132,6 +136,10 @@ fn decode(bytes: &[u8]) -> Option<Record> {
         attempt: number("attempt")?.try_into().ok()?,
         fingerprint: Fingerprint::from_stored(text("fingerprint")?)?,
         lock_acquired_at: Timestamp::from_millis(number("lock_acquired_at")?),
+        execution: match fields["at_most_once"].as_bool()? {
+            true => Execution::AtMostOnce,
+            false => Execution::AtLeastOnce,
+        },
         expires_at: match fields.get("expires_at")? {
             // `null` means that the record never expires. If the field is missing, the record isn't valid.
             Value::Null => None,
@@ -139,6 +147,7 @@ fn decode(bytes: &[u8]) -> Option<Record> {
         },
         interrupted: fields["interrupted"].as_bool()?,
         request_id: text("request_id").map(Into::into),
+        trace: text("trace").map(|text| Arc::new(text.to_owned())),
         state: match Status::from_stored(text("status")?)? {
             Status::Started => State::Started { lease_until: Timestamp::from_millis(number("lease_until")?) },
             Status::Completed => State::Completed(outcome(&fields["outcome"])?),

@@ -131,9 +131,11 @@ fn differences(found: &Record, expected: &Record) -> String {
         attempt,
         fingerprint,
         lock_acquired_at,
+        execution,
         expires_at,
         interrupted,
         request_id,
+        trace,
         state,
     } = found;
     field("owner", owner, &expected.owner, *owner == expected.owner);
@@ -146,9 +148,11 @@ fn differences(found: &Record, expected: &Record) -> String {
         &expected.lock_acquired_at,
         *lock_acquired_at == expected.lock_acquired_at,
     );
+    field("execution", execution, &expected.execution, *execution == expected.execution);
     field("expires_at", expires_at, &expected.expires_at, *expires_at == expected.expires_at);
     field("interrupted", interrupted, &expected.interrupted, *interrupted == expected.interrupted);
     field("request_id", request_id, &expected.request_id, *request_id == expected.request_id);
+    field("trace", trace, &expected.trace, *trace == expected.trace);
     field("the state", state, &expected.state, *state == expected.state);
     if format!("{:?}", found.state) == format!("{:?}", expected.state) && found.state != expected.state {
         list.push("(the bytes or the digest of the outcome differ)".to_owned());

@@ -14,6 +14,7 @@ use crate::{
     key::StoredKey,
     outcome::Outcome,
     record::{Generation, Owner, Record, State, Status},
+    settings::Execution,
     store::{Put, PutOutcome, Store, memory::MemoryStore},
     time::Timestamp,
 };
@@ -234,9 +235,12 @@ impl Script {
             attempt: (of % 3) as u32,
             fingerprint: Fingerprint::of_bytes(&[(of % 2) as u8]),
             lock_acquired_at: self.base.saturating_add(Duration::from_millis(of)),
-            expires_at: self.some_expiry(),
+            // Odd ones may have no expiry.
+            execution: if of % 2 == 1 { Execution::AtMostOnce } else { Execution::AtLeastOnce },
+            expires_at: Some(self.expiry()),
             interrupted: of.is_multiple_of(4),
             request_id: request_ids[of as usize % 3].clone(),
+            trace: request_ids[of as usize / 3 % 3].as_deref().map(|id: &str| id.to_owned().into()),
             state: State::Released,
         };
         self.with_a_lease(claim)
@@ -252,7 +256,11 @@ impl Script {
 
     fn with_a_lease(&mut self, record: Record) -> Record {
         let lease_until = self.near(self.base);
-        Record { state: State::Started { lease_until }, expires_at: self.some_expiry(), ..record }
+        let expires_at = match record.execution {
+            Execution::AtMostOnce => self.some_expiry(),
+            Execution::AtLeastOnce => Some(self.expiry()),
+        };
+        Record { state: State::Started { lease_until }, expires_at, ..record }
     }
 
     fn settled(&mut self, record: Record) -> Record {

@@ -9,7 +9,7 @@ use super::{
     bench::{applied, fresh_key, owner, prepare, refused},
     samples::{
         Settlement, claim, conclude, first_lock, inline, noise, odd_request_ids, reclaim, release,
-        second_lock, settle, take_over, tomorrow,
+        second_lock, settle, take_over, tomorrow, until,
     },
 };
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     key::StoredKey,
     outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Lock, Owner, Record, State},
+    settings::Execution,
     store::Store,
     time::Timestamp,
 };
@@ -114,7 +115,8 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
         locks.push(Lock { lease_until: Timestamp::from_millis(number), ..first_lock()? });
     }
     for request_id in odd_request_ids() {
-        locks.push(Lock { request_id, ..first_lock()? });
+        locks.push(Lock { request_id: request_id.clone(), ..first_lock()? });
+        locks.push(Lock { trace: request_id.map(|id| Arc::new(id.to_string())), ..first_lock()? });
     }
     for bytes in [[0; 16], [0xff; 16]] {
         locks.push(Lock { owner: Owner::from_bytes(bytes), ..first_lock()? });
@@ -125,10 +127,11 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
     for attempt in [0, u32::MAX] {
         locks.push(Lock { attempt, ..first_lock()? });
     }
-    for expires_at in [None, Some(LAST_SECOND)] {
-        for interrupted in [false, true] {
-            locks.push(Lock { expires_at, interrupted, ..first_lock()? });
+    for interrupted in [false, true] {
+        for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
+            locks.push(Lock { expires_at: Some(LAST_SECOND), execution, interrupted, ..first_lock()? });
         }
+        locks.push(Lock { interrupted, ..until(None, first_lock()?) });
     }
     locks.push(Lock {
         owner: owner()?,
@@ -137,9 +140,11 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
         fingerprint: Fingerprint::from_digest([0x80; 32]),
         lock_acquired_at: Timestamp::from_millis(u64::MAX),
         lease_until: Timestamp::from_millis(u64::MAX),
+        execution: Execution::AtMostOnce,
         expires_at: Some(LAST_SECOND),
         interrupted: true,
         request_id: None,
+        trace: None,
     });
     Ok(locks)
 }

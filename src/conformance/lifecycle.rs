@@ -8,7 +8,7 @@ use super::{
     samples::{
         Settlement, base, claim, conclude, extend, extended, first_lock, in_chunks, inline, lasting_lock,
         odd_request_ids, reclaim, release, resolve, second_lock, settle, settled, settlements, take_over,
-        tomorrow,
+        tomorrow, until,
     },
 };
 use crate::{
@@ -107,12 +107,12 @@ pub(super) async fn lasting_claims(store: &dyn Store) -> Verdict {
             applied(store, &key, &write, &current).await?;
         }
         for expires_at in [None, Some(tomorrow()), None] {
-            let (seen, lock) = (current.clone(), Lock { expires_at, ..second_lock()? });
+            let (seen, lock) = (current.clone(), until(expires_at, second_lock()?));
             current = Record { fingerprint: current.fingerprint, ..lock.clone().into() };
             applied(store, &key, &take_over(&seen, lock), &current).await?;
         }
         for expires_at in [None, Some(tomorrow()), None] {
-            let (seen, lock) = (current.clone(), Lock { expires_at, ..first_lock()? });
+            let (seen, lock) = (current.clone(), until(expires_at, first_lock()?));
             current = lock.clone().into();
             applied(store, &key, &reclaim(&seen, lock), &current).await?;
         }
@@ -301,7 +301,8 @@ pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
 pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
     let past = base().saturating_sub(Duration::from_secs(60));
     for expires_at in [Some(tomorrow()), Some(past), None] {
-        let lock = Lock { lease_until: past, lock_acquired_at: past, expires_at, ..first_lock()? };
+        let first = Lock { lease_until: past, lock_acquired_at: past, ..first_lock()? };
+        let lock = until(expires_at, first);
         let (key, started) = (fresh_key()?, Record::from(lock.clone()));
         applied(store, &key, &claim(lock), &started).await?;
         refused(store, &key, &claim(second_lock()?), Some(&started)).await?;

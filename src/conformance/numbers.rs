@@ -9,6 +9,7 @@ use super::{
     fields::{LAST_SECOND, edge_locks, put_away},
     samples::{
         claim, extend, extended, first_lock, reclaim, release, second_lock, settle, settlements, tomorrow,
+        until,
     },
 };
 use crate::{
@@ -45,7 +46,7 @@ pub(super) async fn versions(store: &dyn Store) -> Verdict {
             told_apart(store, lease(there), lease(named), false).await?;
         }
     }
-    let expiry = |expires_at| move |lock| Lock { expires_at, ..lock };
+    let expiry = |expires_at| move |lock| until(expires_at, lock);
     let one_before = LAST_SECOND.saturating_sub(Duration::from_secs(1));
     for (one, other) in [
         (Some(LAST_SECOND), Some(one_before)),

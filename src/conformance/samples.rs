@@ -9,6 +9,7 @@ use crate::{
     fingerprint::Fingerprint,
     outcome::{Outcome, Place, StoredResponse},
     record::{Generation, Lock, Record, State},
+    settings::Execution,
     store::Put,
     time::{Clock as _, Timestamp, system_clock},
 };
@@ -33,16 +34,24 @@ pub(super) fn first_lock() -> Verdict<Lock> {
         fingerprint: Fingerprint::of_bytes(b"first"),
         lock_acquired_at: now.saturating_add(Duration::from_millis(123)),
         lease_until: now.saturating_add(Duration::from_millis(60_456)),
+        execution: Execution::AtLeastOnce,
         expires_at: Some(tomorrow()),
         interrupted: false,
         request_id: Some("first-invocation".into()),
+        trace: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned().into()),
     })
 }
 
 /// A first lock that never expires, as under at-most-once, after an interrupted attempt. Cases replace the records
 /// of this lock at their end, because no sweeper removes them.
 pub(super) fn lasting_lock() -> Verdict<Lock> {
-    Ok(Lock { expires_at: None, interrupted: true, ..first_lock()? })
+    Ok(Lock { interrupted: true, ..until(None, first_lock()?) })
+}
+
+/// `lock` with this expiry. Only an at-most-once claim may have none.
+pub(super) fn until(expires_at: Option<Timestamp>, lock: Lock) -> Lock {
+    let execution = if expires_at.is_none() { Execution::AtMostOnce } else { lock.execution };
+    Lock { execution, expires_at, ..lock }
 }
 
 /// A later lock, by a new owner. Every field differs from the first lock's.
@@ -55,9 +64,11 @@ pub(super) fn second_lock() -> Verdict<Lock> {
         fingerprint: Fingerprint::of_bytes(b"second"),
         lock_acquired_at: now.saturating_add(Duration::from_millis(7_789)),
         lease_until: now.saturating_add(Duration::from_millis(90_012)),
+        execution: Execution::AtMostOnce,
         expires_at: Some(tomorrow().saturating_add(Duration::from_secs(100))),
         interrupted: true,
         request_id: Some("second-invocation".into()),
+        trace: Some("Root=1-5759e988-bd862e3fe1be46a994272793;Sampled=1".to_owned().into()),
     })
 }
 

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     outcome::Outcome,
     record::{Generation, Lock, Owner, Record, State, Status},
+    settings::Execution,
     store::{Put, Store},
     time::Timestamp,
 };
@@ -145,7 +146,12 @@ async fn trial(
 }
 
 fn first_of(prior: Prior) -> Verdict<Lock> {
-    if prior == Prior::Lasting { lasting_lock() } else { first_lock() }
+    match prior {
+        Prior::Lasting => lasting_lock(),
+        // Only an at-most-once claim may lose its expiry.
+        Prior::Started => Ok(Lock { execution: Execution::AtMostOnce, ..first_lock()? }),
+        _ => first_lock(),
+    }
 }
 
 /// The puts that lead to `prior`, and the record after them.
@@ -195,14 +201,24 @@ fn news(condition: Condition, seen: &Record) -> Verdict<Vec<(String, Record)>> {
     Ok(news)
 }
 
-/// `lock` with each combination of its three optional fields.
+/// `lock` with each combination of its optional fields.
 fn locks(name: &str, lock: &Lock) -> Vec<(String, Record)> {
+    use Execution::{AtLeastOnce, AtMostOnce};
     let mut locks = Vec::new();
-    for expires_at in [lock.expires_at, None] {
+    for (execution, expires_at) in
+        [(AtMostOnce, lock.expires_at), (AtMostOnce, None), (AtLeastOnce, lock.expires_at)]
+    {
         for interrupted in [true, false] {
-            for request_id in [lock.request_id.clone(), None] {
-                let with = format!("{name} {expires_at:?} {interrupted} {request_id:?}");
-                locks.push((with, Lock { expires_at, interrupted, request_id, ..lock.clone() }.into()));
+            for (request_id, trace) in [
+                (lock.request_id.clone(), lock.trace.clone()),
+                (None, None),
+                (lock.request_id.clone(), None),
+                (None, lock.trace.clone()),
+            ] {
+                let with =
+                    format!("{name} {execution:?} {expires_at:?} {interrupted} {request_id:?} {trace:?}");
+                let optional = Lock { execution, expires_at, interrupted, request_id, trace, ..lock.clone() };
+                locks.push((with, optional.into()));
             }
         }
     }

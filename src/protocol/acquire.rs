@@ -263,9 +263,11 @@ pub(super) fn lock(
         fingerprint: plan.fingerprint,
         lock_acquired_at: now,
         lease_until,
+        execution: plan.rules.execution,
         expires_at: plan.lock_expiry(lease_until),
         interrupted,
         request_id: plan.request_id.clone(),
+        trace: None,
     }
 }
 

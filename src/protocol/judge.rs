@@ -47,7 +47,7 @@ pub(super) fn judge(
                 _ if !(matches || is_stale && is_expired) => Judgement::Mismatch,
                 _ if !is_stale => Judgement::InProgress(rules.claimable_at(lease_until)),
                 // Whatever this executor's settings are: the claim's function runs at most once.
-                _ if is_at_most_once(record) => Judgement::OutcomeUnknown,
+                _ if record.is_at_most_once_claim() => Judgement::OutcomeUnknown,
                 // Expired or not, the outcome of that run is still unknown.
                 Execution::AtMostOnce => Judgement::OutcomeUnknown,
                 Execution::AtLeastOnce if is_expired => Judgement::Reclaim,
@@ -60,11 +60,6 @@ pub(super) fn judge(
         State::Completed(_) | State::Failed(_) if !matches => Judgement::Mismatch,
         State::Completed(_) | State::Failed(_) => Judgement::Replay,
     }
-}
-
-/// Whether `record` is an unsettled claim of a function that runs at most once. Only these claims have no expiry.
-pub(super) fn is_at_most_once(record: &Record) -> bool {
-    record.lease_until().is_some() && record.expires_at.is_none()
 }
 
 /// The answer that a cached copy of a settled record gives.
@@ -128,9 +123,11 @@ mod tests {
             attempt: 1,
             fingerprint: Fingerprint::of_bytes(b"request"),
             lock_acquired_at: Timestamp::from_millis(0),
+            execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_millis(EXPIRY)),
             interrupted: false,
             request_id: None,
+            trace: None,
             state,
         }
     }
@@ -174,7 +171,11 @@ mod tests {
     fn no_reader_takes_over_at_most_once_claims() {
         let (other, same) = (Owner::from_bytes([9; 16]), Fingerprint::of_bytes(b"request"));
         let (at, lease_until) = (Timestamp::from_millis, Timestamp::from_millis(1000));
-        let claim = Record { expires_at: None, ..copy(State::Started { lease_until }) };
+        let claim = Record {
+            execution: Execution::AtMostOnce,
+            expires_at: None,
+            ..copy(State::Started { lease_until })
+        };
         for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
             let rules = rules(execution);
             let judged =

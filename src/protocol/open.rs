@@ -80,9 +80,11 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
         attempt,
         fingerprint: plan.fingerprint,
         lock_acquired_at: now,
+        execution: plan.rules.execution,
         expires_at: Some(expires_at),
         interrupted,
         request_id: plan.request_id.clone(),
+        trace: None,
         state,
     };
     let put = match basis.seen.clone() {

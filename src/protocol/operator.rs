@@ -56,9 +56,11 @@ pub enum NextDelivery {
 ///     attempt: 1,
 ///     fingerprint: Fingerprint::of_bytes(b"the request"),
 ///     lock_acquired_at: Timestamp::from_secs(1_795_000_000),
+///     execution: Execution::AtMostOnce,
 ///     expires_at: None,
 ///     interrupted: false,
 ///     request_id: None,
+///     trace: None,
 ///     state: State::Started { lease_until },
 /// };
 /// let next = |secs| outlook(&rules, &record, Timestamp::from_secs(secs)).next;
@@ -143,9 +145,11 @@ mod tests {
             attempt: 3,
             fingerprint: Fingerprint::of_bytes(b"request"),
             lock_acquired_at: secs(1000),
+            execution: Execution::AtLeastOnce,
             expires_at: Some(secs(2000)),
             interrupted: true,
             request_id: Some("invocation".into()),
+            trace: None,
             state,
         }
     }

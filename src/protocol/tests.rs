@@ -131,9 +131,11 @@ fn record(state: RecordState, expires_in_secs: i64) -> Record {
         attempt: 3,
         fingerprint: REQUEST,
         lock_acquired_at: Timestamp::from_millis(NOW.as_millis() - 10_000),
+        execution: Execution::AtLeastOnce,
         expires_at: Some(Timestamp::from_millis(expires_ms)),
         interrupted: false,
         request_id: None,
+        trace: None,
         state,
     }
 }

@@ -236,7 +236,10 @@ impl Drop for Forget<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Generation, Owner};
+    use crate::{
+        record::{Generation, Owner},
+        settings::Execution,
+    };
 
     const BYTES: usize = 64 * 1024;
 
@@ -256,9 +259,11 @@ mod tests {
             attempt: 1,
             fingerprint: Fingerprint::of_bytes(b"request"),
             lock_acquired_at: Timestamp::from_secs(1000),
+            execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_secs(2000)),
             interrupted: false,
             request_id: Some("invocation".into()),
+            trace: None,
             state: State::Failed(Outcome::Retained(stored)),
         };
         Copied::new(&record, &Bytes::from_static(response)).unwrap()

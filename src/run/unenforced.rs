@@ -15,6 +15,7 @@ use crate::{
         response::Verdict,
         shadow::Beside,
     },
+    settings::Execution,
     store::OwnWrites,
     time::Timestamp,
 };
@@ -77,9 +78,11 @@ impl Unenforced {
             fingerprint: Fingerprint::from_digest([0; 32]),
             lock_acquired_at: now,
             lease_until: self.timing.lease_until,
-            expires_at: None,
+            execution: Execution::AtLeastOnce,
+            expires_at: Some(self.timing.lease_until),
             interrupted: false,
             request_id: None,
+            trace: None,
         };
         ClaimHandle::new(self.key.clone(), Held { lock, is_recovered: false })
     }

@@ -91,13 +91,6 @@ pub enum TableProblem {
     },
     /// PostgreSQL: the table has no index for the sweep, so every sweep reads the whole table.
     NoIndex,
-    /// PostgreSQL: the sweep's index is on `expires_at`, which every settlement changes, so PostgreSQL updates all
-    /// indexes each time. Tables that earlier versions created have this index and still work; see
-    /// [`is_note`](Self::is_note).
-    IndexOnExpiry {
-        /// The indexes with this column.
-        indexes: Vec<String>,
-    },
     /// PostgreSQL: the server is a standby, which rejects writes and may lag behind.
     Standby,
     /// PostgreSQL: the table is unlogged: a crash of the server empties it.
@@ -124,11 +117,7 @@ impl TableProblem {
     pub const fn is_note(&self) -> bool {
         matches!(
             self,
-            Self::Provisioned
-                | Self::NoIndex
-                | Self::IndexOnExpiry { .. }
-                | Self::AsynchronousCommit
-                | Self::EvictionUnknown { .. }
+            Self::Provisioned | Self::NoIndex | Self::AsynchronousCommit | Self::EvictionUnknown { .. }
         )
     }
 }
@@ -169,10 +158,6 @@ impl fmt::Display for TableProblem {
             ),
             Self::Privileges { missing } => write!(f, "the user lacks {}; grant it", missing.join(", ")),
             Self::NoIndex => f.write_str("the table has no index for the sweep: every sweep reads the whole table"),
-            Self::IndexOnExpiry { .. } => f.write_str(
-                "the table has an index on `expires_at`: every settlement changes it, so PostgreSQL updates all \
-                 indexes each time",
-            ),
             Self::Standby => f.write_str("the server is a standby; connect to the primary"),
             Self::Unlogged => f.write_str("the table is unlogged: a crash of the server empties it"),
             Self::AsynchronousCommit => f.write_str(

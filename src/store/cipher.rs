@@ -9,7 +9,7 @@ use crate::{future::BoxFuture, key::StoredKey, store::StoreError};
 /// Encrypts responses and recorded failures before they're stored, and decrypts them for a replay. Set it with
 /// [`Builder::cipher`](crate::Builder::cipher).
 ///
-/// The record keeps the encryption key's id beside the ciphertext, in `response_encoding`. So an operator sees which
+/// The record keeps the encryption key's id beside the ciphertext, in `encoding`. So an operator sees which
 /// records still need an old key, and [`decrypt`](Self::decrypt) gets the id that it needs. The rest of the record
 /// needs no encryption: idempotency keys, callers and payloads are hashed.
 ///

@@ -10,32 +10,36 @@
 //! |---|---|---|---|
 //! | `id` | S | all | the partition key: the stored key, `<function>/<operation>#<64 hex digits>`; or the shared [partition](crate::store::StoreBuilder::partition) |
 //! | the sort key, if the table has one | S | all | `record`; in a shared partition, the stored key |
-//! | `version` | N | all | `2`, the version of this format |
+//! | `version` | N | all | `3`, the version of this format |
 //! | `status` | S | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
-//! | `owner` | S | all | the claim's owner: 32 lower-case hex digits |
+//! | `owner` | B | all | the claim's owner: 16 random bytes |
 //! | `generation` | N | all | the claim's generation |
 //! | `attempt` | N | all | how many claims the operation has had |
-//! | `fingerprint` | S | all | `1:` and 64 lower-case hex digits |
-//! | `lock_acquired_at` | N | all | when the claim was made; ms since the Unix epoch |
+//! | `fingerprint` | B | all | the version of the fingerprint's rules, `1`, and the SHA-256: 33 bytes |
+//! | `claimed_at` | N | all | when the claim was made; ms since the Unix epoch |
 //! | `lease_until` | N | STARTED | when the lease ends; ms since the Unix epoch |
 //! | `expires_at` | N | all, except unsettled at-most-once claims | expiry in **whole seconds**, rounded up (TTL) |
-//! | `interrupted` | BOOL | if true | `true`: an earlier attempt ended without an answer, and may have had effects |
+//! | `mark` | S | if an earlier attempt ended without an answer | `interrupted`: that attempt may have had effects |
+//! | `execution` | S | at-most-once claims, settled or not | `at-most-once`: the claim's handler never starts again |
 //! | `request_id` | S | all, if known | the invocation that made the claim |
-//! | `response_encoding` | S | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), or `omitted`; see below |
-//! | `response_length` | N | COMPLETED, FAILED, unless omitted | the response's length in bytes, before encoding |
-//! | `response_sha256` | S | COMPLETED, FAILED, unless omitted | SHA-256 before encoding: 64 lower-case hex digits |
+//! | `trace` | S | none yet | the trace of the run under the claim |
+//! | `encoding` | S | COMPLETED, FAILED, if encoded or not in the record | `deflate` (RFC 1951) or `identity`, or `omitted`; see below |
+//! | `length` | N | COMPLETED, FAILED, if it isn't that of `response` | the response's length in bytes, before encoding |
+//! | `sha256` | B | COMPLETED, FAILED, unless omitted | SHA-256 before encoding: 32 bytes |
 //! | `response` | B | COMPLETED, FAILED, if in the record | the response, encoded |
 //!
-//! All times count from the Unix epoch. If the response is in chunks, `response_encoding` continues with `/` and their
-//! number. `;format=` may follow, with the name of a [`Format`](crate::store::Format) other than JSON. Then `;key=` may
-//! follow, with the id of the key that a [`Cipher`](crate::store::Cipher) used. For an encrypted response,
-//! `response_length` is the length of the plaintext, and `response_sha256` is the digest of the ciphertext. `omitted`
-//! means that the response wasn't stored.
+//! All times count from the Unix epoch. If the response is in chunks, `encoding` is `identity` or `deflate`, `/` and
+//! their number. `;format=` may follow, with the name of a [`Format`](crate::store::Format) other than JSON. Then
+//! `;key=` may follow, with the id of the key that a [`Cipher`](crate::store::Cipher) used. For an encrypted response,
+//! `length` is the length of the plaintext, and `sha256` is the digest of the ciphertext. `omitted` means that the
+//! response wasn't stored. Without an `encoding`, `response` is the response itself.
+//!
+//! DynamoDB's console and the AWS command line show bytes as Base64. `idempotency inspect` shows the owner, the
+//! fingerprint and the digest in hexadecimal digits, as the logs do. `base64 --decode | xxd -p` converts one to the other.
 //!
 //! An item counts as corrupt, never as absent, if it lacks an attribute of its state, has an attribute of another
-//! state, or has another version. `response_codec` and `response_key_id` are reserved for responses in forms that
-//! this version can't read, so a record with one of them is corrupt too. `trace_id` is reserved as well; reads ignore
-//! it. Attributes that aren't in this table stay in the item until the record is reclaimed.
+//! state, has another version, or has a `mark`, an `execution` or an `encoding` that this release doesn't know. Attributes
+//! that aren't in this table stay in the item until the record is reclaimed.
 //!
 //! DynamoDB spreads the records over the table's partitions by their partition key. A sort key doesn't change the
 //! spread, since each record still has its own partition key. But a shared partition holds all records in one place,
@@ -123,7 +127,7 @@ use aws_sdk_dynamodb::{
 
 use self::{
     attempts::{Findings, observed},
-    attributes::{Attribute, AttributeNames},
+    attributes::AttributeNames,
     codec::Item,
     expressions::Expressions,
     fault::{Class, Fault},
@@ -133,12 +137,14 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Put, PutOutcome, ResponseChunks, Store, StoreBuilder, StoreError, StoreErrorKind, Transactions},
+    store::{
+        Put, PutOutcome, ResponseChunks, Store, StoreBuilder, StoreError, StoreErrorKind, Transactions,
+        codec::Field,
+    },
 };
 
 /// The sort key's value in every record, if the table has a sort key and records don't share a partition.
 const RECORD_SORT_KEY: &str = "record";
-
 /// Stores records in a DynamoDB table; see the [module's documentation](self) for the item.
 ///
 /// Cloning is cheap, and clones share the client and its connections.
@@ -219,7 +225,7 @@ impl DynamoDbStore {
     /// Returns the stored key of the record or the chunk in `item`.
     fn stored_key_of(&self, item: &Item) -> Option<StoredKey> {
         let text = |name: &str| item.get(name).and_then(|value| value.as_s().ok());
-        let id = text(self.inner.attributes.of(Attribute::Id))?;
+        let id = text(self.inner.attributes.of(Field::Id))?;
         let key = match (&self.inner.partition, &self.inner.sort_key) {
             (Some(partition), Some(sort_key)) if id == partition => text(sort_key)?,
             (Some(_), _) => return None,
@@ -246,7 +252,7 @@ impl DynamoDbStore {
         };
         // Reserve space for the whole item: a claim adds its attributes to the key.
         let mut item = HashMap::with_capacity(16);
-        item.insert(attributes.of(Attribute::Id).to_owned(), codec::text(id));
+        item.insert(attributes.of(Field::Id).to_owned(), codec::text(id));
         if let Some(sort_key) = sort_key {
             item.insert(sort_key.clone(), codec::text(sort));
         }
@@ -259,7 +265,7 @@ impl DynamoDbStore {
 
     fn decode(&self, key: &StoredKey, item: Item) -> Result<Record, StoreError> {
         codec::decode(item, &self.inner.attributes).map_err(|unreadable| {
-            self.corrupt(key, &format!("`{}` {}", unreadable.attribute, unreadable.why))
+            self.corrupt(key, &format!("`{}` {}", self.inner.attributes.of(unreadable.field), unreadable.why))
         })
     }
 

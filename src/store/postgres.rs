@@ -14,30 +14,29 @@
 //! | column | type | in | content |
 //! |---|---|---|---|
 //! | `id` | text | all | the primary key: the stored key, `<function>/<operation>#<64 hex digits>` |
-//! | `version` | bigint | all | `2`, the version of this format |
+//! | `version` | bigint | all | `3`, the version of this format |
 //! | `status` | text | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
 //! | `owner` | bytea | all | the claim's owner: 16 bytes |
 //! | `generation` | numeric(20) | all | the claim's generation |
 //! | `attempt` | bigint | all | how many claims the operation has had |
-//! | `fingerprint` | text | all | `1:` and 64 lower-case hex digits |
-//! | `lock_acquired_at` | numeric(20) | all | when the claim was made; ms since the Unix epoch |
+//! | `fingerprint` | bytea | all | the version of the fingerprint's rules, `1`, and the SHA-256: 33 bytes |
+//! | `claimed_at` | numeric(20) | all | when the claim was made; ms since the Unix epoch |
 //! | `lease_until` | numeric(20) | STARTED | when the lease ends; ms since the Unix epoch |
 //! | `expires_at` | numeric(20) | all, except unsettled at-most-once claims | when the record expires; ms since the Unix epoch. NULL: never |
-//! | `interrupted` | boolean | all | whether an earlier attempt of this operation ended without an answer |
+//! | `mark` | text | if an earlier attempt ended without an answer | `interrupted` |
+//! | `execution` | text | at-most-once claims, settled or not | `at-most-once` |
 //! | `request_id` | bytea | all, if known | the request id of the invocation that made the claim, in UTF-8 |
-//! | `response_encoding` | text | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), then `;format=NAME` if the format isn't JSON, and `;key=ID` if a cipher encrypted it; `omitted`: the response isn't stored |
-//! | `response_length` | numeric(20) | COMPLETED, FAILED, unless omitted | the length in bytes before encoding |
-//! | `response_sha256` | bytea | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding |
+//! | `trace` | bytea | none yet | the trace of the run under the claim, in UTF-8 |
+//! | `encoding` | text | COMPLETED, FAILED, if encoded | `deflate` (RFC 1951) or `identity`, then `;format=NAME` if the format isn't JSON, and `;key=ID` if a cipher encrypted it; `omitted`: the response isn't stored |
+//! | `length` | numeric(20) | COMPLETED, FAILED, if it isn't that of `response` | the length in bytes before encoding |
+//! | `sha256` | bytea | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding |
 //! | `response` | bytea | COMPLETED, FAILED, unless omitted | the response, encoded |
-//! | `trace_id`, `response_codec`, `response_key_id` | text | none | reserved for a later version |
 //! | `sweep_hour` | bigint | all with an expiry | generated: `expires_at` in hours since the epoch, rounded up |
 //!
-//! For an encrypted response, `response_length` is the length of the plaintext, and `response_sha256` is the digest of
-//! the ciphertext.
+//! For an encrypted response, `length` is the length of the plaintext, and `sha256` is the digest of the ciphertext.
 //!
 //! A row counts as corrupt, never as absent, if it lacks a value that its status requires, or has one that belongs to
-//! another status. A row with a `response_codec` or a `response_key_id` is corrupt too: only a newer version of the
-//! library can read it.
+//! another status. A row with a `mark`, an `execution` or an `encoding` that this release doesn't know is corrupt too.
 //!
 //! # The sweep and its index
 //!
@@ -48,7 +47,7 @@
 //!
 //! | index for the sweep | HOT, 8 in flight | HOT, 500 in flight | WAL per run | table and indexes | sweep of 10,000 |
 //! |---|---|---|---|---|---|
-//! | `expires_at` (earlier versions) | 0 % | 0 % | 1,575 B | 42.9 MiB | 219 ms |
+//! | `expires_at` | 0 % | 0 % | 1,575 B | 42.9 MiB | 219 ms |
 //! | `sweep_hour` | 92 % | 52 % | 1,328 B | 36.7 MiB | 286 ms |
 //! | none: the sweep reads the table | 97 % | 51 % | 1,226 B | 34.8 MiB | 1,109 ms |
 //! | `sweep_hour`, fillfactor 90 | 100 % | 59 % | 1,275 B | 53.0 MiB | not measured |
@@ -67,9 +66,6 @@
 //! settlements do, because they bring the expiry forward. Under at-most-once, nearly all do, because they set the row's
 //! first expiry. `ALTER TABLE … SET (fillfactor = 50)` leaves room in each page. With 500 in flight, this setting made
 //! all updates HOT, and needed 32.3 MiB instead of 31.2 MiB. With few claims in flight, it wastes half of each page.
-//!
-//! A table that an earlier version created keeps its index on `expires_at`, and still works. `idempotency table check`
-//! shows how to replace that index.
 //!
 //! # Server requirements
 //!
@@ -189,12 +185,10 @@ use tokio_postgres::{
 };
 
 use self::{
-    codec::Unreadable,
     connections::{Connections, Lent, Patience},
     fault::Fault,
     limits::Limits,
     place::{Place, Places},
-    puts::Draft,
     schema::TableName,
     statements::{FOUND, MADE, STANDBY, Statement, Statements},
     values::Value,
@@ -204,7 +198,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Put, PutOutcome, Store, StoreBuilder, StoreError, StoreErrorKind},
+    store::{Put, PutOutcome, Store, StoreBuilder, StoreError, StoreErrorKind, codec::Unreadable},
 };
 
 /// The maximum number of times that the store sends one write. It sends a write again if PostgreSQL didn't apply it,
@@ -301,8 +295,7 @@ impl PostgresStore {
 
     async fn put_now(&self, key: &StoredKey, put: &Put) -> Result<PutOutcome, StoreError> {
         let inner = &*self.inner;
-        let draft = Draft::of(put).map_err(|fault| inner.error(fault))?;
-        let values = draft.values(key, None);
+        let values = puts::values(put, key, None).map_err(|fault| inner.error(fault))?;
         let statement: &Choice<'_> = &|statements| statements.of(put);
         let mut patience = inner.patience();
         for _ in 0..MAX_SENT {
@@ -320,7 +313,7 @@ impl PostgresStore {
 
     async fn get(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
         let inner = &*self.inner;
-        let values = [Value::Text(key.as_str())];
+        let values = [Value::from(key.as_str())];
         let rows = inner.run(&|statements| &statements.read, &values, Sends::Question).await?;
         let row = inner.only(&rows)?;
         inner.refuse_standby(row)?;
@@ -460,11 +453,14 @@ impl Inner {
     }
 
     fn decode(&self, key: &StoredKey, row: &Row) -> Result<Record, StoreError> {
-        codec::decode(row).map_err(|Unreadable { column, why }| {
+        codec::decode(row).map_err(|Unreadable { field, why }| {
             let (table, place) = (self.table.plain(), &self.place);
             StoreError::new(
                 StoreErrorKind::Corrupt,
-                format!("the record `{key}` in table `{table}`{place} can't be read: `{column}` {why}"),
+                format!(
+                    "the record `{key}` in table `{table}`{place} can't be read: `{}` {why}",
+                    field.name()
+                ),
             )
         })
     }

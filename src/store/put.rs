@@ -30,6 +30,7 @@ pub enum Put {
 
 /// The store's answer to a [`Put`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::large_enum_variant, reason = "a box would cost each duplicate an allocation")]
 #[must_use]
 pub enum PutOutcome {
     /// The put was applied.

@@ -54,29 +54,30 @@
 //!
 //! | field | in | content |
 //! |---|---|---|
-//! | `version` | all | `2`, the version of this format |
+//! | `version` | all | `3`, the version of this format |
 //! | `status` | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
-//! | `owner` | all | the claim's owner: 32 lower-case hex digits |
+//! | `owner` | all | the claim's owner: 16 bytes |
 //! | `generation` | all | the claim's generation |
 //! | `attempt` | all | how many claims the operation has had |
-//! | `fingerprint` | all | `1:` and 64 lower-case hex digits |
-//! | `lock_acquired_at` | all | when the claim was made; ms since the Unix epoch |
+//! | `fingerprint` | all | the version of the fingerprint's rules, `1`, as a byte, and the SHA-256: 33 bytes |
+//! | `claimed_at` | all | when the claim was made; ms since the Unix epoch |
 //! | `lease_until` | STARTED | when the lease ends; ms since the Unix epoch |
 //! | `expires_at` | all, except unsettled at-most-once claims | when the record expires; ms since the Unix epoch |
-//! | `interrupted` | if true | `true`: an earlier attempt of this operation ended without an answer |
+//! | `mark` | if an earlier attempt ended without an answer | `interrupted` |
+//! | `execution` | at-most-once claims, settled or not | `at-most-once` |
 //! | `request_id` | all, if known | the invocation that made the claim |
-//! | `response_encoding` | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), then `;format=NAME` if the format isn't JSON, and `;key=ID` if a cipher encrypted it; `omitted`: the response isn't stored |
-//! | `response_length` | COMPLETED, FAILED, unless omitted | the response's length in bytes, before encoding |
-//! | `response_sha256` | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding: 64 lower-case hex digits |
+//! | `trace` | none yet | the trace of the run under the claim |
+//! | `encoding` | COMPLETED, FAILED, if encoded | `deflate` (RFC 1951) or `identity`, then `;format=NAME` if the format isn't JSON, and `;key=ID` if a cipher encrypted it; `omitted`: the response isn't stored |
+//! | `length` | COMPLETED, FAILED, if it isn't that of `response` | the response's length in bytes, before encoding |
+//! | `sha256` | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding: 32 bytes |
 //! | `response` | COMPLETED, FAILED, unless omitted | the response, encoded |
-//! | `trace_id`, `response_codec`, `response_key_id` | none | reserved for a later version |
 //!
-//! For an encrypted response, `response_length` is the length of the plaintext, and `response_sha256` is the digest of
-//! the ciphertext.
+//! For an encrypted response, `length` is the length of the plaintext, and `sha256` is the digest of the ciphertext.
+//! `redis-cli` shows bytes as `\xHH`. `idempotency inspect` shows them in hexadecimal digits, as the logs do.
 //!
 //! Numbers are decimal digits without leading zeros. A hash counts as corrupt, never as absent, if it lacks a field
 //! that its status requires, has one that belongs to another status, or has a value in another form. A hash with a
-//! `response_codec` or a `response_key_id` is corrupt too: only a newer version of the library can read it. A response
+//! `mark`, an `execution` or an `encoding` that this release doesn't know is corrupt too. A response
 //! is stored in the hash whatever its size, because a Redis field can hold 512 MB. The store sets `PEXPIREAT` to a day
 //! after `expires_at`. Without an `expires_at`, Redis never removes the hash.
 //!
@@ -143,7 +144,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Put, PutOutcome, Store, StoreBuilder, StoreError, StoreErrorKind},
+    store::{Put, PutOutcome, Store, StoreBuilder, StoreError, StoreErrorKind, codec::Unreadable},
 };
 
 /// Stores records in Redis or Valkey; see the [module's documentation](self) for what a fail-over can lose, and
@@ -243,8 +244,8 @@ impl RedisStore {
             return Ok(None);
         }
         codec::decode(fields).map(Some).map_err(|unreadable| {
-            let (location, codec::Unreadable { field, why }) = (&self.inner.location, unreadable);
-            let message = format!("the record `{key}` at {location} can't be read: `{field}` {why}");
+            let (location, Unreadable { field, why }) = (&self.inner.location, unreadable);
+            let message = format!("the record `{key}` at {location} can't be read: `{}` {why}", field.name());
             StoreError::new(StoreErrorKind::Corrupt, message)
         })
     }

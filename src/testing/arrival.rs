@@ -16,6 +16,7 @@ use crate::{
     key::StoredKey,
     outcome::{Outcome, StoredResponse},
     record::{Generation, Owner, Record, State},
+    settings::Execution,
     store::{CommitOutcome, Put, PutOutcome, StoreError, StoreErrorKind},
     time::Timestamp,
 };
@@ -79,7 +80,7 @@ impl World {
             let is_applied = matches!(outcome, CommitOutcome::Answered(PutOutcome::Applied));
             let mut state = self.state();
             if is_applied {
-                let is_for_ever = put.record().expires_at.is_none();
+                let is_for_ever = put.record().is_at_most_once_claim();
                 state.deliveries[delivery].noted(&key, call, is_for_ever, true);
             }
             state.trace.push(Told::Arrived { delivery, call, is_applied });
@@ -112,9 +113,11 @@ pub(super) fn meet(world: &Arc<World>, key: &StoredKey, put: Option<&Put>) -> Re
                     attempt: 1,
                     fingerprint,
                     lock_acquired_at: now.saturating_sub(HOUR),
+                    execution: Execution::AtLeastOnce,
                     expires_at: Some(expires_at.rounded_up_to_second()),
                     interrupted: false,
                     request_id: Some("an-earlier-request".into()),
+                    trace: None,
                     state: record,
                 };
                 world.records.set(key, Some(record));

@@ -16,6 +16,7 @@ use std::{
 use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
+    settings::Execution,
     store::{
         BoxFuture, Generation, Outcome, Owner, Place, Put, PutOutcome, Record, ResponseChunks, State, Status,
         Store, StoreError, StoreErrorKind, StoredResponse,
@@ -289,6 +290,8 @@ impl Faulty {
             }
             Sabotage::Lost(Field::LockAcquiredAt) => record.lock_acquired_at = Timestamp::from_millis(0),
             Sabotage::Lost(Field::RequestId) => record.request_id = None,
+            Sabotage::Lost(Field::Trace) => record.trace = None,
+            Sabotage::Lost(Field::Execution) => record.execution = Execution::AtLeastOnce,
             Sabotage::Lost(Field::Interrupted) => record.interrupted = false,
             Sabotage::Lost(Field::ExpiresAt) => {
                 record.expires_at = record.expires_at.or(Some(Timestamp::default()))
@@ -347,9 +350,11 @@ impl Faulty {
                 attempt: 0,
                 fingerprint: lambda_idempotency::Fingerprint::from_digest([0; 32]),
                 lock_acquired_at: Timestamp::default(),
+                execution: Execution::AtLeastOnce,
                 expires_at: Some(Timestamp::default()),
                 interrupted: false,
                 request_id: None,
+                trace: None,
                 state: State::Completed(outcome),
             };
             self.inside().records.entry(self.id(key)).or_default().push(record);
@@ -393,6 +398,10 @@ fn keep(record: &mut Record, current: &Record, field: Field, always: bool) {
         Field::LockAcquiredAt => record.lock_acquired_at = current.lock_acquired_at,
         Field::ExpiresAt if always || record.expires_at.is_none() => record.expires_at = current.expires_at,
         Field::Interrupted if always || !record.interrupted => record.interrupted = current.interrupted,
+        Field::Execution if always || record.execution == Execution::AtLeastOnce => {
+            record.execution = current.execution;
+        }
+        Field::Trace if always || record.trace.is_none() => record.trace.clone_from(&current.trace),
         Field::RequestId if always || record.request_id.is_none() => {
             record.request_id.clone_from(&current.request_id);
         }

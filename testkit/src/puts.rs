@@ -2,6 +2,7 @@
 //! describes T1 to T7.
 
 use lambda_idempotency::{
+    settings::Execution,
     store::{Generation, Lock, Outcome, Owner, Put, Record, State},
     time::Timestamp,
 };
@@ -20,6 +21,11 @@ pub enum Settlement {
         /// The new value of [`Record::interrupted`].
         interrupted: bool,
     },
+}
+
+/// `lock` as an at-most-once claim, which never expires.
+pub fn lasting(lock: Lock) -> Lock {
+    Lock { execution: Execution::AtMostOnce, expires_at: None, ..lock }
 }
 
 /// T1.

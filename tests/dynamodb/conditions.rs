@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     Fingerprint,
+    settings::Execution,
     store::{Generation, Lock, Outcome, Put, PutOutcome, Record, State, Store, StoreErrorKind},
     time::Timestamp,
 };
@@ -43,8 +44,8 @@ fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
         Some(there) => vec![Some(there.saturating_add(second)), Some(there.saturating_sub(second))],
         None => vec![lock().expires_at, Some(ms(0))],
     };
-    // Only a STARTED record may lack an expiry.
-    if base.expires_at.is_some() && base.lease_until().is_some() {
+    // Only an at-most-once claim may lack an expiry.
+    if base.expires_at.is_some() && base.is_at_most_once_claim() {
         expiries.push(None);
     }
     apart
@@ -135,9 +136,10 @@ fn every_state() -> Vec<Record> {
     [started_records().to_vec(), settled_records()].concat()
 }
 
-/// A STARTED record that expires, and one that never does.
-fn started_records() -> [Record; 2] {
-    [started(), lasting_lock().into()]
+/// A claim that may run again, and at-most-once claims with and without an expiry.
+fn started_records() -> [Record; 3] {
+    let once = Record { execution: Execution::AtMostOnce, ..started() };
+    [started(), once, lasting_lock().into()]
 }
 
 fn settled_records() -> Vec<Record> {
@@ -172,12 +174,13 @@ fn replacements(seen: &Record) -> Vec<Put> {
         puts::reclaim(seen, Lock { request_id: None, ..other_request }),
         puts::conclude(Some(seen), concluded()),
         // The protocol never concludes with a STARTED record, but a store must accept one.
-        puts::conclude(Some(seen), Lock { expires_at: None, ..next_lock() }.into()),
+        puts::conclude(Some(seen), puts::lasting(next_lock()).into()),
     ];
     replacements.extend(settlements().into_iter().map(|(_, settlement)| resolve(seen, settlement)));
     if let Some(lease_until) = seen.lease_until() {
         replacements.extend(every_form(&next_lock()).into_iter().map(|lock| puts::take_over(seen, lock)));
-        for expires_at in [next_lock().expires_at, None] {
+        let never = if seen.is_at_most_once_claim() { None } else { seen.expires_at };
+        for expires_at in [next_lock().expires_at, never] {
             replacements.push(puts::extend(
                 &seen.lock_until(lease_until),
                 next_lock().lease_until,

@@ -7,6 +7,7 @@ use aws_sdk_dynamodb::{primitives::Blob, types::AttributeValue};
 use bytes::Bytes;
 use lambda_idempotency::{
     Fingerprint, StoredKey,
+    settings::Execution,
     store::{Generation, Lock, Outcome, Owner, Place, Put, Record, State, StoredResponse},
     time::Timestamp,
 };
@@ -36,9 +37,11 @@ pub(crate) fn lock() -> Lock {
         fingerprint: Fingerprint::from_digest([0xf1; 32]),
         lock_acquired_at: ms(1_795_000_000_124),
         lease_until: ms(1_795_000_060_125),
+        execution: Execution::AtLeastOnce,
         expires_at: Some(ms(2_095_086_461_000)),
         interrupted: false,
         request_id: Some(Arc::from("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10")),
+        trace: None,
     }
 }
 
@@ -51,9 +54,11 @@ pub(crate) fn next_lock() -> Lock {
         fingerprint: Fingerprint::from_digest([0xf1; 32]),
         lock_acquired_at: ms(1_795_000_070_002),
         lease_until: ms(1_795_000_130_003),
+        execution: Execution::AtLeastOnce,
         expires_at: Some(ms(2_095_086_531_000)),
         interrupted: true,
         request_id: Some(Arc::from("another-request")),
+        trace: None,
     }
 }
 
@@ -63,16 +68,18 @@ pub(crate) fn started() -> Record {
 
 /// The lock of an at-most-once claim that follows an interrupted one.
 pub(crate) fn lasting_lock() -> Lock {
-    Lock { expires_at: None, interrupted: true, ..lock() }
+    Lock { interrupted: true, ..puts::lasting(lock()) }
 }
 
-/// Returns the lock in every combination of its optional fields: an expiry, an interruption, a request id.
+/// Returns the lock in every combination of its optional fields: an expiry, an interruption, a request id, a trace.
 pub(crate) fn every_form(lock: &Lock) -> Vec<Lock> {
     let mut forms = Vec::new();
-    for expires_at in [lock.expires_at, None] {
+    for lock in [lock.clone(), puts::lasting(lock.clone())] {
         for interrupted in [false, true] {
             for request_id in [lock.request_id.clone(), None] {
-                forms.push(Lock { expires_at, interrupted, request_id, ..lock.clone() });
+                for trace in [Some("1-5759e988-bd862e3fe1be46a994272793".to_owned().into()), None] {
+                    forms.push(Lock { interrupted, request_id: request_id.clone(), trace, ..lock.clone() });
+                }
             }
         }
     }
@@ -163,19 +170,25 @@ fn hex(bytes: &[u8]) -> String {
 pub(crate) fn item(key: &StoredKey, record: &Record) -> Item {
     let mut item = Item::from([
         ("id".to_owned(), s(key.as_str())),
-        ("version".to_owned(), n(2)),
+        ("version".to_owned(), n(3)),
         ("status".to_owned(), s(record.status().as_str())),
-        ("owner".to_owned(), s(hex(record.owner.as_bytes()))),
+        ("owner".to_owned(), b(record.owner.as_bytes())),
         ("generation".to_owned(), n(record.generation.get())),
         ("attempt".to_owned(), n(record.attempt)),
-        ("fingerprint".to_owned(), s(record.fingerprint.to_string())),
-        ("lock_acquired_at".to_owned(), n(record.lock_acquired_at.as_millis())),
+        ("fingerprint".to_owned(), b(&fingerprint(&record.fingerprint))),
+        ("claimed_at".to_owned(), n(record.lock_acquired_at.as_millis())),
     ]);
     if let Some(expires_at) = record.expires_at {
         item.insert("expires_at".into(), n(expires_at.as_millis() / 1000));
     }
     if record.interrupted {
-        item.insert("interrupted".into(), AttributeValue::Bool(true));
+        item.insert("mark".into(), s("interrupted"));
+    }
+    if record.execution == Execution::AtMostOnce {
+        item.insert("execution".into(), s("at-most-once"));
+    }
+    if let Some(trace) = &record.trace {
+        item.insert("trace".into(), s(&**trace));
     }
     if let Some(request_id) = &record.request_id {
         item.insert("request_id".into(), s(&**request_id));
@@ -192,21 +205,32 @@ pub(crate) fn item(key: &StoredKey, record: &Record) -> Item {
 
 fn put_outcome(item: &mut Item, outcome: &Outcome) {
     let Outcome::Retained(response) = outcome else {
-        item.insert("response_encoding".into(), s("omitted"));
+        item.insert("encoding".into(), s("omitted"));
         return;
     };
-    let how = if response.deflated { "deflate" } else { "identity" };
-    item.insert("response_length".into(), n(response.length));
-    item.insert("response_sha256".into(), s(hex(&response.sha256)));
+    item.insert("sha256".into(), b(&response.sha256));
     match &response.place {
         Place::Inline(kept) => {
-            item.insert("response_encoding".into(), s(how));
             item.insert("response".into(), b(kept));
+            if response.deflated {
+                item.insert("encoding".into(), s("deflate"));
+                item.insert("length".into(), n(response.length));
+            }
         }
         Place::Chunks(count) => {
-            item.insert("response_encoding".into(), s(format!("{how}/{count}")));
+            let how = if response.deflated { "deflate" } else { "identity" };
+            item.insert("encoding".into(), s(format!("{how}/{count}")));
+            item.insert("length".into(), n(response.length));
         }
     }
+}
+
+/// The stored form: the version of the rules, and the digest, which the text shows as digits.
+pub(crate) fn fingerprint(fingerprint: &Fingerprint) -> Vec<u8> {
+    let text = fingerprint.to_string();
+    let digits = text.strip_prefix("1:").unwrap();
+    let bytes = (0..32).map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).unwrap());
+    [1].into_iter().chain(bytes).collect()
 }
 
 /// Formats an item as text, one attribute per line, as in the golden files.

@@ -35,9 +35,9 @@ fn claimed_and(settlement: Settlement) -> [Put; 2] {
     [puts::claim(lock()), settle(settlement)]
 }
 
-const NAMES: &str = "id:pk,status:s,owner:o,generation:g,lock_acquired_at:la,lease_until:lu,expires_at:ttl,\
-    fingerprint:f,attempt:a,response:r,response_encoding:re,response_length:rl,response_sha256:rs,request_id:rid,\
-    interrupted:i,version:v";
+const NAMES: &str = "id:pk,status:s,owner:o,generation:g,claimed_at:ca,lease_until:lu,expires_at:ttl,\
+    fingerprint:f,attempt:a,response:r,encoding:e,length:l,sha256:sha,request_id:rid,mark:m,execution:x,trace:t,\
+    version:v";
 
 #[tokio::test]
 async fn started_item_is_pinned() {

@@ -9,7 +9,6 @@ use super::{
     emulator::Table,
     fixtures::{
         SETTLED_UNTIL, in_parts, inline, item, key, lasting_lock, lock, ms, n, next_lock, release, resolve,
-        settle,
     },
 };
 
@@ -35,7 +34,7 @@ fn extend(lock: &Lock, lease_until: u64) -> Put {
 
 /// Returns a claim, two extensions, a takeover and another extension, all without an expiry, and the resulting record.
 fn unsettled() -> (Vec<Put>, Record) {
-    let (first, next) = (lasting_lock(), Lock { expires_at: None, ..next_lock() });
+    let (first, next) = (lasting_lock(), puts::lasting(next_lock()));
     let first_until = first.lease_until.as_millis();
     let extended = Lock { lease_until: ms(first_until + 1), ..first.clone() };
     let mut writes =
@@ -99,7 +98,7 @@ async fn later_claims_choose_their_own_expiry() {
     writes.push(puts::take_over(&seen, lasting_lock()));
     writes.push(puts::reclaim(&lasting_lock().into(), next));
     writes.push(puts::reclaim(&next_lock().into(), lasting_lock()));
-    writes.push(settle(release(false)));
+    writes.push(puts::settle(&lasting_lock(), release(false)));
     let second = |seconds: u64| Some(n(seconds));
     assert_eq!(
         expiries(&writes).await,

@@ -89,7 +89,7 @@ async fn encrypted_chunks_are_replayed() {
     }
     let items = table.items().await;
     assert_eq!(items.len(), 2, "a record and a chunk");
-    let encodings: Vec<_> = items.iter().filter_map(|item| item.get("response_encoding")).collect();
+    let encodings: Vec<_> = items.iter().filter_map(|item| item.get("encoding")).collect();
     assert_eq!(encodings, [&s("identity/1;key=veil")]);
     for bytes in items.iter().filter_map(|item| item.get("response")?.as_b().ok()) {
         assert!(!bytes.as_ref().windows(4).any(|window| window == b"4111"));

@@ -93,13 +93,13 @@ async fn scans_read_only_their_own_partition() {
 async fn scans_report_unreadable_records_and_continue() {
     let table = with_records(|builder| builder, 1).await;
     let mut newer = item(&StoredKey::from_stored("f/run#newer"), &started());
-    newer.insert("version".into(), n(3));
+    newer.insert("version".into(), n(4));
     table.put(newer).await;
     table.put(Item::from([("id".into(), s("f/run#empty")), ("response".into(), b(b"secret"))])).await;
     let (found, _) = all(&table.store).await;
     assert_eq!(found["f/run#0"], Ok(started()));
     let newer = found["f/run#newer"].as_ref().unwrap_err();
-    assert!(newer.contains("`version` is 3, but this library reads only version 2"), "{newer}");
+    assert!(newer.contains("`version` is 4, but this library reads only version 3"), "{newer}");
     let empty = found["f/run#empty"].as_ref().unwrap_err();
     assert!(empty.ends_with("`version` is missing"), "{empty}");
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
+    settings::Execution,
     store::{
         Generation, Lock, Outcome, Owner, Put, PutOutcome, Record, State, Store as _, StoredResponse,
         postgres::PostgresStore,
@@ -46,9 +47,11 @@ pub(super) fn lock() -> Lock {
         fingerprint: Fingerprint::of_bytes(b"request"),
         lock_acquired_at: now(),
         lease_until: later(60),
+        execution: Execution::AtLeastOnce,
         expires_at: Some(later(90_000)),
         interrupted: false,
         request_id: Some("invocation".into()),
+        trace: None,
     }
 }
 

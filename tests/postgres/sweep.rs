@@ -49,7 +49,7 @@ async fn sweeps_keep_records_without_expiry() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (now, end) = (now(), Timestamp::from_millis(u64::MAX));
-    let lock = Lock { expires_at: None, lease_until: Timestamp::from_millis(1), ..lock() };
+    let lock = puts::lasting(Lock { lease_until: Timestamp::from_millis(1), ..lock() });
     make(&store, &key("unsettled"), &puts::claim(lock.clone())).await;
     put(&store, "old", now.saturating_sub(5 * HOUR)).await;
     assert_eq!(store.sweep(end, 1).await.unwrap(), 1);

@@ -8,7 +8,7 @@ use lambda_idempotency::{
 };
 use testkit::puts::{self, Settlement};
 
-use super::fixtures::{completion, fresh_table, key, later, lock, make, outcome, patient, server};
+use super::fixtures::{fresh_table, key, later, lock, make, outcome, patient, server};
 
 #[tokio::test]
 async fn tables_are_created_once_and_kept() {
@@ -109,7 +109,7 @@ async fn other_schema_versions_are_refused() {
     let server = server!();
     let (made, client) = (server.store(|builder| builder).await, server.client().await);
     let table = made.table();
-    for (version, says) in [(1, "recreate both with `idempotency table create`"), (3, "update the library")] {
+    for (version, says) in [(2, "recreate both with `idempotency table create`"), (4, "update the library")] {
         client.batch_execute(&format!("UPDATE {table}_schema SET version = {version}")).await.unwrap();
         let store = patient(PostgresStore::builder(server.url())).table(&table).build().unwrap();
         let mut errors = vec![
@@ -125,10 +125,10 @@ async fn other_schema_versions_are_refused() {
             assert!(!error.is_maybe_applied());
             assert!(error.to_string().contains(says), "{error}");
         }
-        let expected = [TableProblem::Schema { found: version, needed: 2 }];
+        let expected = [TableProblem::Schema { found: version, needed: 3 }];
         assert_eq!(store.check_table().await.unwrap(), expected);
     }
-    client.batch_execute(&format!("UPDATE {table}_schema SET version = 2")).await.unwrap();
+    client.batch_execute(&format!("UPDATE {table}_schema SET version = 3")).await.unwrap();
     assert_eq!(made.read(&key("version")).await.unwrap(), None);
 }
 
@@ -168,46 +168,20 @@ async fn settlements_update_no_index() {
     panic!("the server never counted the updates");
 }
 
-/// A table of an earlier version has an index on `expires_at`. The check reports only a note, and the store works.
-#[tokio::test]
-async fn an_older_index_is_noted_and_used() {
-    let server = server!();
-    let (store, client) = (server.store(|builder| builder).await, server.client().await);
-    let table = store.table();
-    let older = format!(
-        "ALTER TABLE {table} DROP sweep_hour; CREATE INDEX {table}_expires_at ON {table} (expires_at)"
-    );
-    client.batch_execute(&older).await.unwrap();
-    let store = patient(PostgresStore::builder(server.url())).table(&table).build().unwrap();
-    // The table stays unchanged, even if a migration runs the schema again.
-    client.batch_execute(&store.schema_sql()).await.unwrap();
-    assert!(!store.create_table().await.unwrap());
-    let problems = store.check_table().await.unwrap();
-    assert_eq!(problems, [TableProblem::IndexOnExpiry { indexes: vec![format!("{table}_expires_at")] }]);
-    assert!(problems[0].is_note());
-    let lock = lock();
-    make(&store, &key("older"), &puts::claim(lock.clone())).await;
-    make(&store, &key("older"), &completion(&lock)).await;
-    let end = Timestamp::from_millis(u64::MAX);
-    assert_eq!(store.sweep(end, 10).await.unwrap(), 1);
-    assert_eq!(store.read(&key("older")).await.unwrap(), None);
-}
-
-/// Running `schema.sql` on a version 1 table must not mark it as version 2.
+/// Running `schema.sql` on a version 2 table must not mark it as version 3.
 #[tokio::test]
 async fn an_older_table_keeps_its_version_mark() {
     let server = server!();
     let (made, client) = (server.store(|builder| builder).await, server.client().await);
     let table = made.table();
     let older = format!(
-        "ALTER TABLE {table} DROP interrupted, DROP trace_id, DROP response_codec, DROP response_key_id, \
-         ALTER expires_at SET NOT NULL; UPDATE {table}_schema SET version = 1"
+        "ALTER TABLE {table} DROP execution, DROP mark, DROP trace; UPDATE {table}_schema SET version = 2"
     );
     client.batch_execute(&older).await.unwrap();
     client.batch_execute(&made.schema_sql()).await.unwrap();
     let store = patient(PostgresStore::builder(server.url())).table(&table).build().unwrap();
     let error = store.create_table().await.unwrap_err();
-    assert!(error.to_string().contains("its schema has version 1"), "{error}");
+    assert!(error.to_string().contains("its schema has version 2"), "{error}");
     client.batch_execute(&format!("DROP TABLE {table}, {table}_schema")).await.unwrap();
     assert!(store.create_table().await.unwrap());
     make(&store, &key("recreated"), &puts::claim(lock())).await;

@@ -1,7 +1,7 @@
 //! What the store checks of the server before a handler runs: that it doesn't evict records, and that the user may run
 //! every command.
 
-use lambda_idempotency::store::{Lock, PutOutcome, Store, StoreErrorKind, TableProblem, redis::RedisStore};
+use lambda_idempotency::store::{PutOutcome, Store, StoreErrorKind, TableProblem, redis::RedisStore};
 use testkit::puts;
 use testkit::redis::{RedisServer, shared};
 
@@ -85,7 +85,7 @@ async fn missing_permissions_refuse_the_first_claim() {
     let Some(server) = RedisServer::start(&[]) else { return };
     // The server knows the script, so that a user without EVAL gets as far as the check.
     claimed(&patient(&server.url()), &fresh_key()).await;
-    for lock in [lock(), Lock { expires_at: None, ..lock() }] {
+    for lock in [lock(), puts::lasting(lock())] {
         for without in NEEDED {
             let (store, key) = (user(&server, "less", without, &["+info"]), fresh_key());
             let error = store.put(&key, &puts::claim(lock.clone())).await.unwrap_err();

@@ -5,6 +5,7 @@ use std::{error::Error, sync::Arc, time::Duration};
 use bytes::Bytes;
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
+    settings::Execution,
     store::{
         Generation, Lock, Outcome, Owner, Place, Put, PutOutcome, Record, State, Store, StoreError,
         StoredResponse, redis::RedisStore,
@@ -39,9 +40,11 @@ pub(crate) fn lock() -> Lock {
         fingerprint: Fingerprint::from_digest([0xf1; 32]),
         lock_acquired_at: ms(1_795_000_000_124),
         lease_until: ms(1_795_000_060_125),
+        execution: Execution::AtLeastOnce,
         expires_at: Some(ms(EXPIRES_AT)),
         interrupted: false,
         request_id: Some(Arc::from("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10")),
+        trace: None,
     }
 }
 
@@ -54,9 +57,11 @@ pub(crate) fn next_lock() -> Lock {
         fingerprint: Fingerprint::from_digest([0xf1; 32]),
         lock_acquired_at: ms(1_795_000_070_002),
         lease_until: ms(1_795_000_130_003),
+        execution: Execution::AtLeastOnce,
         expires_at: Some(ms(EXPIRES_AT + 70_000)),
         interrupted: true,
         request_id: Some(Arc::from("another-request")),
+        trace: None,
     }
 }
 
@@ -64,9 +69,9 @@ pub(crate) fn started() -> Record {
     lock().into()
 }
 
-/// [`lock`] for an at-most-once claim, without an expiry.
+/// The lock of an at-most-once claim, without an expiry.
 pub(crate) fn lasting() -> Lock {
-    Lock { expires_at: None, ..lock() }
+    Lock { owner: owner(0x1a), ..puts::lasting(lock()) }
 }
 
 pub(crate) fn inline() -> Outcome {
@@ -113,7 +118,7 @@ pub(crate) fn writes_on_started() -> Vec<Put> {
         puts::reclaim(&seen, next_lock()),
         puts::take_over(&seen, next_lock()),
         puts::take_over(&seen, Lock { request_id: None, interrupted: false, ..next_lock() }),
-        puts::take_over(&seen, Lock { expires_at: None, ..next_lock() }),
+        puts::take_over(&seen, puts::lasting(next_lock())),
         extend(1_795_000_090_000),
         puts::conclude(Some(&seen), completed()),
     ];

@@ -14,6 +14,7 @@
 
 use lambda_idempotency::{
     protocol::{Action, End, Event, Held, Input, Intent, Plan, Refusal},
+    settings::Execution,
     store::{Generation, Lock, Put, PutOutcome, Record, State as RecordState, Status},
     time::Timestamp,
 };
@@ -139,9 +140,11 @@ fn lock(plan: &Plan, now: Timestamp) -> Lock {
         fingerprint: plan.fingerprint,
         lock_acquired_at: now,
         lease_until: plan.usable_until,
+        execution: Execution::AtLeastOnce,
         expires_at: Some(now.saturating_add(plan.rules.retention).rounded_up_to_second()),
         interrupted: false,
         request_id: None,
+        trace: None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::{collections::HashMap, process::ExitCode, time::Duration};
 use clap::{Args, ValueEnum};
 use lambda_idempotency::{
     StoredKey,
+    settings::Execution,
     store::{Record, Status},
     time::{Clock as _, Timestamp, system_clock},
 };
@@ -261,9 +262,11 @@ mod tests {
             fingerprint: Fingerprint::of("x").unwrap(),
             lock_acquired_at: Timestamp::from_millis(1),
             lease_until: Timestamp::from_millis(2),
+            execution: Execution::AtLeastOnce,
             expires_at: None,
             interrupted,
             request_id: None,
+            trace: None,
         };
         let record = Record::from(lock);
         Seen { record: Ok(Record { state: state.unwrap_or(record.state.clone()), ..record }), is_stale }

@@ -14,6 +14,7 @@ use aws_sdk_dynamodb::{
 };
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
+    settings::Execution,
     store::{
         Generation, Lock, Outcome, Owner, Put, PutOutcome, Record, State, Store, StoredResponse,
         dynamodb::DynamoDbStore,
@@ -226,9 +227,11 @@ impl Bench {
             fingerprint: Fingerprint::of(KEY).unwrap(),
             lock_acquired_at: Timestamp::from_millis(now - 60_000),
             lease_until,
+            execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_millis(now + 86_400_000).rounded_up_to_second()),
             interrupted: false,
             request_id: Some("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10".into()),
+            trace: None,
         };
         let lock = change(lock);
         let scope = self.function().scope("run").unwrap();

@@ -2,6 +2,7 @@
 
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
+    settings::Execution,
     store::{Generation, Lock, Owner, Record, Status, Store as _, redis::RedisStore},
     time::{Clock as _, Timestamp, system_clock},
 };
@@ -44,9 +45,11 @@ impl Bench {
             fingerprint: Fingerprint::of(KEY).unwrap(),
             lock_acquired_at: Timestamp::from_millis(now - 60_000),
             lease_until: Timestamp::from_millis(now.saturating_add_signed(lease_left * 1000)),
+            execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_millis(now + 86_400_000).rounded_up_to_second()),
             interrupted: false,
             request_id: None,
+            trace: None,
         };
         let scope = lambda_idempotency::Scope::new("payments", operation).unwrap();
         let key = StoredKey::new(&scope, &Key::new(KEY).unwrap());

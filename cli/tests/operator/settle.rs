@@ -6,9 +6,11 @@ use lambda_idempotency::{
     Idempotency, Key, StoredKey,
     lambda::http::replayed,
     settings::Execution,
-    store::{Lock, Outcome, Place, Put, PutOutcome, Record, State, Status, Store as _},
+    store::{Outcome, Place, Put, PutOutcome, Record, State, Status, Store as _},
     time::{Clock as _, system_clock},
 };
+
+use testkit::puts;
 
 use super::bench::{Answer, Bench, File, KEY, RESPONSE, completed};
 
@@ -172,7 +174,7 @@ async fn completion_keeps_the_later_expiry() {
 #[tokio::test(flavor = "multi_thread")]
 async fn records_without_expiry_need_a_retention() {
     let bench = Bench::new().await;
-    let (key, before) = bench.claim_as("run:charge", -60, |lock| Lock { expires_at: None, ..lock }).await;
+    let (key, before) = bench.claim_as("run:charge", -60, puts::lasting).await;
     let complete = ["complete", key.as_str(), "--no-response", "--confirm"];
     bench.run(&complete).await.is_bad_input(&["never expires", "--retention TIME"]);
     assert_eq!(bench.record(&key).await, before);
@@ -287,10 +289,9 @@ async fn concurrent_operators_have_one_winner() {
 #[tokio::test(flavor = "multi_thread")]
 async fn at_most_once_claims_run_again_in_bulk() {
     let bench = Bench::new().await;
-    let forever = |lock| Lock { expires_at: None, ..lock };
-    let (stale, _) = bench.claim_as("run:charge", -60, forever).await;
-    let (other, _) = bench.claim_as("run:refund", -60, forever).await;
-    let (running, before_running) = bench.claim_as("run:mail", 60, forever).await;
+    let (stale, _) = bench.claim_as("run:charge", -60, puts::lasting).await;
+    let (other, _) = bench.claim_as("run:refund", -60, puts::lasting).await;
+    let (running, before_running) = bench.claim_as("run:mail", 60, puts::lasting).await;
     let (taken_over, before_taken_over) = bench.claim("run:parcel", -60).await;
     let function = stale.as_str().split_once('/').unwrap().0;
     let command = ["run-again", "--function", function];

@@ -2,6 +2,7 @@
 
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
+    settings::Execution,
     store::{Generation, Lock, Owner, Put, PutOutcome, Store as _, postgres::PostgresStore},
     time::{Clock as _, Timestamp, system_clock},
 };
@@ -19,9 +20,11 @@ async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) ->
         fingerprint: Fingerprint::of(name).unwrap(),
         lock_acquired_at: past(100_000),
         lease_until: past(90_000),
+        execution: Execution::AtLeastOnce,
         expires_at: expired_for_s.map(|seconds| past(seconds).rounded_up_to_second()),
         interrupted: false,
         request_id: None,
+        trace: None,
     };
     let key = StoredKey::new(&Scope::new("payments", "run:charge").unwrap(), &Key::new(name).unwrap());
     assert_eq!(store.put(&key, &Put::Create(lock.into())).await.unwrap(), PutOutcome::Applied);

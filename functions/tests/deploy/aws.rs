@@ -147,7 +147,7 @@ async fn lease(database: &Database, work: &Work) -> (u64, u64) {
     let key = StoredKey::new(&Scope::new("work", "event").unwrap(), &Key::new(&work.id).unwrap());
     let record = database.record(TABLE, key.as_str()).await.unwrap();
     let number = |name: &str| record[name]["N"].as_str().unwrap().parse().unwrap();
-    (number("lock_acquired_at"), number("lease_until"))
+    (number("claimed_at"), number("lease_until"))
 }
 
 /// Delivers work that runs longer than its timeout, and redelivers it until an attempt succeeds. The key must be free

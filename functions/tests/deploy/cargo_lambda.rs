@@ -76,7 +76,7 @@ async fn twenty_at_once(watch: &Watch, database: &Database, round: u32) {
     let record = database.record(TABLE, key.as_str()).await.unwrap();
     assert_eq!((&record["status"]["S"], &record["attempt"]["N"]), (&json!("COMPLETED"), &json!("1")));
     let number = |name: &str| record[name]["N"].as_str().unwrap().parse::<u64>().unwrap();
-    let claimed = Timestamp::from_millis(number("lock_acquired_at"));
+    let claimed = Timestamp::from_millis(number("claimed_at"));
     let kept = claimed.until(Timestamp::from_secs(number("expires_at")));
     assert!(kept >= RETENTION && kept < RETENTION + Duration::from_secs(60), "kept for {kept:?}");
 }

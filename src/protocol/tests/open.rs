@@ -97,9 +97,11 @@ fn first_conclusion_sets_every_field() {
         attempt: 1,
         fingerprint: REQUEST,
         lock_acquired_at: NOW,
+        execution: Execution::AtLeastOnce,
         expires_at: Some(NOW.saturating_add(RETENTION).rounded_up_to_second()),
         interrupted: false,
         request_id: Some("request".into()),
+        trace: None,
         state: RecordState::Completed(outcome()),
     };
     assert_eq!(record, expected);

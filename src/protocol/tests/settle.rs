@@ -197,7 +197,7 @@ fn unsettled_at_most_once_claims_never_expire() {
         assert!(settled.expires_at.is_some());
     }
     // The lease ended long ago.
-    let forever = Record { expires_at: None, ..started(-1_000_000_000) };
+    let forever = Record { execution: Execution::AtMostOnce, expires_at: None, ..started(-1_000_000_000) };
     let (_, action) = Run::claiming_over(Execution::AtMostOnce, forever.clone());
     assert_eq!(action, Action::Refused(Refusal::OutcomeUnknown));
     let (_, action) = Run::claiming_over(Execution::AtMostOnce, of_another_request(forever));

@@ -1,21 +1,24 @@
-//! The attributes of an item: their purpose, and their names in this table.
+//! The names of an item's attributes in this table, and their placeholders in expressions.
 
 use std::str::FromStr;
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    store::codec::Field,
+};
 
 /// DynamoDB's limit for the name of a key attribute, in bytes ("Quotas and limits", DynamoDB developer guide). This
 /// store applies the limit to all attributes. DynamoDB allows longer names for the others, but every item stores its
 /// attribute names, and DynamoDB bills each byte of them.
 const MAX_NAME_BYTES: usize = 255;
 
-/// The names of an item's attributes in this table, by [`Attribute`].
+/// The names of an item's attributes in this table, by [`Field`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct AttributeNames([String; Attribute::ALL.len()]);
+pub(super) struct AttributeNames([String; Field::ALL.len()]);
 
 impl Default for AttributeNames {
     fn default() -> Self {
-        Self(Attribute::ALL.map(|attribute| attribute.as_str().to_owned()))
+        Self(Field::ALL.map(|field| field.name().to_owned()))
     }
 }
 
@@ -31,12 +34,12 @@ impl FromStr for AttributeNames {
         let mut names = Self::default();
         for pair in text.split(',') {
             let (what, name) = pair.split_once(':').unwrap_or((pair, ""));
-            let attribute = Attribute::ALL.into_iter().find(|attribute| attribute.as_str() == what);
+            let attribute = Field::ALL.into_iter().find(|attribute| attribute.name() == what);
             match attribute {
                 Some(attribute) if !name.is_empty() => *names.of_mut(attribute) = name.to_owned(),
                 Some(_) => return invalid(format!("the attribute `{what}` has no name; write {what}:NAME")),
                 None => {
-                    let known = Attribute::ALL.map(Attribute::as_str).join(", ");
+                    let known = Field::ALL.map(Field::name).join(", ");
                     return invalid(format!("there is no attribute {what:?}; the attributes are {known}"));
                 }
             }
@@ -50,20 +53,20 @@ fn invalid<T>(message: String) -> Result<T, Error> {
 }
 
 impl AttributeNames {
-    /// The name of `attribute` in this table.
-    pub(super) fn of(&self, attribute: Attribute) -> &str {
-        &self.0[attribute as usize]
+    /// The name of `field` in this table.
+    pub(super) fn of(&self, field: Field) -> &str {
+        &self.0[field as usize]
     }
 
-    fn of_mut(&mut self, attribute: Attribute) -> &mut String {
-        &mut self.0[attribute as usize]
+    fn of_mut(&mut self, field: Field) -> &mut String {
+        &mut self.0[field as usize]
     }
 
     /// Rejects names that DynamoDB would reject, and two attributes with one name: the second would silently
     /// overwrite the first.
     pub(super) fn check(&self, sort_key: Option<&str>) -> Result<(), Error> {
         let mut named: Vec<(&str, &str)> =
-            Attribute::ALL.iter().map(|attribute| (attribute.as_str(), self.of(*attribute))).collect();
+            Field::ALL.iter().map(|attribute| (attribute.name(), self.of(*attribute))).collect();
         named.extend(sort_key.map(|name| ("sort key", name)));
         for (at, (what, name)) in named.iter().enumerate() {
             if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -82,96 +85,51 @@ impl AttributeNames {
     }
 }
 
-/// Declares [`Attribute`] from the list of attributes and their default names.
-macro_rules! attributes {
-    ($($(#[$doc:meta])* $attribute:ident = $name:literal, $short:literal;)+) => {
-        /// An attribute, identified by its purpose instead of its name.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum Attribute {
-            $($(#[$doc])* $attribute,)+
+/// Declares the placeholders of the fields' names and values, each from a short name.
+macro_rules! placeholders {
+    ($($field:ident = $short:literal;)+) => {
+        /// The placeholder of the name.
+        pub(super) const fn name_of(field: Field) -> &'static str {
+            match field {
+                $(Field::$field => concat!("#", $short),)+
+            }
         }
 
-        impl Attribute {
-            pub(super) const ALL: [Self; [$($name),+].len()] = [$(Self::$attribute),+];
-
-            /// The default name.
-            pub(super) const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$attribute => $name,)+
-                }
+        /// The placeholder of the value to write.
+        pub(super) const fn to_set(field: Field) -> &'static str {
+            match field {
+                $(Field::$field => concat!(":", $short),)+
             }
+        }
 
-            /// The placeholder of the name.
-            pub(super) const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$attribute => concat!("#", $short),)+
-                }
-            }
-
-            /// The placeholder of the value to write.
-            pub(super) const fn to_set(self) -> &'static str {
-                match self {
-                    $(Self::$attribute => concat!(":", $short),)+
-                }
-            }
-
-            /// The placeholder of the value in the version that was seen.
-            pub(super) const fn as_seen(self) -> &'static str {
-                match self {
-                    $(Self::$attribute => concat!(":v", $short),)+
-                }
+        /// The placeholder of the value in the version that was seen.
+        pub(super) const fn as_seen(field: Field) -> &'static str {
+            match field {
+                $(Field::$field => concat!(":v", $short),)+
             }
         }
     };
 }
 
-attributes! {
-    /// The partition key: the stored key.
-    Id = "id", "k";
-    Status = "status", "s";
-    Owner = "owner", "o";
-    Generation = "generation", "g";
-    /// When the claim was made, in ms.
-    LockAcquiredAt = "lock_acquired_at", "a";
-    /// When the lease ends, in ms.
-    LeaseUntil = "lease_until", "l";
-    /// When the record expires, in seconds: the table's TTL attribute.
-    ExpiresAt = "expires_at", "x";
-    Fingerprint = "fingerprint", "f";
-    /// How many claims the operation has had.
-    Attempt = "attempt", "n";
-    /// Whether an earlier attempt was interrupted.
-    Interrupted = "interrupted", "i";
-    /// The stored bytes of the response.
-    Response = "response", "r";
-    /// How the stored bytes encode the response, and how many chunks hold them.
-    ResponseEncoding = "response_encoding", "re";
-    ResponseLength = "response_length", "rl";
-    ResponseSha256 = "response_sha256", "rd";
-    /// The invocation that made the claim.
-    RequestId = "request_id", "q";
-    /// The version of the record format.
-    Version = "version", "z";
-    /// Reserved for the trace of the first run. No version writes it yet.
-    TraceId = "trace_id", "t";
-    /// Reserved: marks a response stored in a form that this version can't read. No version writes it yet.
-    ResponseCodec = "response_codec", "rc";
-    /// Reserved: names the key that the response is encrypted with. No version writes it yet.
-    ResponseKeyId = "response_key_id", "rk";
-}
-
-impl Attribute {
-    /// Whether a settlement can change the attribute although the condition doesn't compare it.
-    pub(super) const fn is_settled(self) -> bool {
-        matches!(
-            self,
-            Self::Interrupted
-                | Self::ResponseEncoding
-                | Self::ResponseLength
-                | Self::ResponseSha256
-                | Self::Response
-        )
-    }
+placeholders! {
+    Id = "k";
+    Version = "z";
+    Status = "s";
+    Owner = "o";
+    Generation = "g";
+    Attempt = "n";
+    Fingerprint = "f";
+    ClaimedAt = "a";
+    LeaseUntil = "l";
+    ExpiresAt = "x";
+    Mark = "m";
+    Execution = "e";
+    RequestId = "q";
+    Trace = "t";
+    Encoding = "c";
+    Length = "b";
+    Sha256 = "d";
+    Response = "r";
 }
 
 #[cfg(test)]
@@ -181,8 +139,8 @@ mod tests {
     #[test]
     fn default_attribute_names_are_distinct() {
         let names = AttributeNames::default();
-        for attribute in Attribute::ALL {
-            assert_eq!(names.of(attribute), attribute.as_str());
+        for attribute in Field::ALL {
+            assert_eq!(names.of(attribute), attribute.name());
         }
         names.check(None).unwrap();
         names.check(Some("sk")).unwrap();
@@ -190,10 +148,10 @@ mod tests {
 
     #[test]
     fn attribute_names_are_parsed_from_pairs() {
-        for attribute in Attribute::ALL {
+        for attribute in Field::ALL {
             let mut expected = AttributeNames::default();
             *expected.of_mut(attribute) = "a.b".into();
-            assert_eq!(format!("{}:a.b", attribute.as_str()).parse::<AttributeNames>().unwrap(), expected);
+            assert_eq!(format!("{}:a.b", attribute.name()).parse::<AttributeNames>().unwrap(), expected);
         }
         for (text, says) in [
             ("", "no attribute"),
@@ -214,7 +172,7 @@ mod tests {
             name.clone_into(names.of_mut(attribute));
             names
         };
-        let twice = with(Attribute::Owner, "status");
+        let twice = with(Field::Owner, "status");
         let error = twice.check(None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert_eq!(
@@ -223,11 +181,11 @@ mod tests {
         );
         assert!(AttributeNames::default().check(Some("id")).unwrap_err().to_string().contains("sort key"));
         assert!(AttributeNames::default().check(Some("version")).is_err());
-        assert!(AttributeNames::default().check(Some("trace_id")).is_err(), "a reserved name is refused");
+        assert!(AttributeNames::default().check(Some("trace")).is_err());
         assert!(AttributeNames::default().check(Some("")).is_err());
-        let empty = with(Attribute::Status, "");
+        let empty = with(Field::Status, "");
         assert!(empty.check(None).unwrap_err().to_string().contains("`status` has 0 bytes"));
-        let long = with(Attribute::Status, &"x".repeat(256));
+        let long = with(Field::Status, &"x".repeat(256));
         assert!(long.check(None).is_err());
     }
 

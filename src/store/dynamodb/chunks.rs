@@ -8,14 +8,13 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use super::{
     DynamoDbStore,
     attempts::observed,
-    attributes::Attribute,
     codec::{self, Item},
 };
 use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Owner,
-    store::{ResponseChunks, StoreError},
+    store::{ResponseChunks, StoreError, codec::Field},
     time::Timestamp,
 };
 
@@ -38,8 +37,8 @@ impl DynamoDbStore {
 
     async fn put_chunk(&self, mut item: Item, kept: Bytes, expires_at: Timestamp) -> Result<(), StoreError> {
         let names = &self.inner.attributes;
-        item.insert(names.of(Attribute::ExpiresAt).to_owned(), codec::seconds(expires_at));
-        item.insert(names.of(Attribute::Response).to_owned(), codec::binary(&kept));
+        item.insert(names.of(Field::ExpiresAt).to_owned(), codec::seconds(expires_at));
+        item.insert(names.of(Field::Response).to_owned(), codec::binary(kept));
         // The put needs no condition: the key contains the owner, so only one claim writes this item. That claim
         // writes different bytes only if its earlier transaction was definitely not applied, so that no record refers
         // to the earlier bytes.
@@ -56,7 +55,7 @@ impl DynamoDbStore {
             return Err(self.corrupt(key, &format!("chunk {index} of its response is missing")));
         };
         codec::decode_chunk(item, &self.inner.attributes).ok_or_else(|| {
-            let attribute = self.inner.attributes.of(Attribute::Response);
+            let attribute = self.inner.attributes.of(Field::Response);
             self.corrupt(key, &format!("chunk {index} of its response has no `{attribute}` of type B"))
         })
     }

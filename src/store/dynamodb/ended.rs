@@ -10,7 +10,6 @@ use serde_json::value::RawValue;
 
 use super::{
     DynamoDbStore, RECORD_SORT_KEY,
-    attributes::Attribute,
     codec::{self, Item},
     scan::CHUNK,
 };
@@ -19,7 +18,7 @@ use crate::{
     key::StoredKey,
     outcome::{Outcome, Place},
     record::{Record, State},
-    store::{StoreError, StoreErrorKind},
+    store::{StoreError, StoreErrorKind, codec::Field},
     time::Timestamp,
 };
 
@@ -197,7 +196,7 @@ impl DynamoDbStore {
     ///
     /// The name of the first attribute whose value can't be decoded.
     fn item_in<'n>(&'n self, image: &Image<'_>) -> Result<Item, &'n str> {
-        let names = Attribute::ALL.map(|attribute| self.inner.attributes.of(attribute)).into_iter();
+        let names = Field::ALL.map(|field| self.inner.attributes.of(field)).into_iter();
         let named = names.chain(self.inner.sort_key.as_deref());
         let found = named.filter_map(|name| image.get(name).map(|value| (name, *value)));
         found.map(|(name, value)| Ok((name.to_owned(), attribute(value).ok_or(name)?))).collect()
@@ -317,9 +316,15 @@ enum Value {
     S(String),
     N(String),
     B(String),
-    #[serde(rename = "BOOL")]
-    Bool(bool),
-    #[serde(rename = "NULL", alias = "M", alias = "L", alias = "SS", alias = "NS", alias = "BS")]
+    #[serde(
+        rename = "NULL",
+        alias = "BOOL",
+        alias = "M",
+        alias = "L",
+        alias = "SS",
+        alias = "NS",
+        alias = "BS"
+    )]
     Other(IgnoredAny),
 }
 
@@ -328,7 +333,6 @@ fn attribute(value: &RawValue) -> Option<AttributeValue> {
         Value::S(text) => AttributeValue::S(text),
         Value::N(digits) => AttributeValue::N(digits),
         Value::B(text) => AttributeValue::B(Blob::new(STANDARD.decode(text).ok()?)),
-        Value::Bool(flag) => AttributeValue::Bool(flag),
         Value::Other(IgnoredAny) => AttributeValue::Null(true),
     })
 }

@@ -9,12 +9,15 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::types::AttributeValue;
 
 use super::{
-    attributes::{Attribute, AttributeNames},
-    codec,
+    attributes::{AttributeNames, as_seen, name_of, to_set},
+    codec::attribute,
 };
 use crate::{
-    record::{Lock, Record, Status},
-    store::Put,
+    record::{Record, Status},
+    store::{
+        Put,
+        codec::{self, Field, Value},
+    },
 };
 
 /// The parts of a request that depend on the put. The maps hold exactly the placeholders that the expressions use,
@@ -39,57 +42,41 @@ impl<'n> Expressions<'n> {
             values: HashMap::with_capacity(12),
         };
         match put {
-            Put::Create(_) => it.require_absent(Attribute::Id),
+            Put::Create(_) => it.require_absent(Field::Id),
             Put::Replace { seen, new } => {
                 if !put.begins_anew() {
-                    // An update must set something, even if nothing changes.
-                    let mut changes = changes(seen, new).peekable();
-                    let nothing =
-                        changes.peek().is_none().then(|| codec::state_of(new)).into_iter().flatten();
-                    it.set(changes.chain(nothing.take(1)));
+                    it.set(Field::RECORD.into_iter().filter(|field| may_change(*field, seen, new)), new);
                 }
-                it.require_version(seen);
+                // A settled record has no lease, so its status says that there's none.
+                for field in Field::VERSION {
+                    match codec::value(field, seen) {
+                        Some(value) => it.require(field, value),
+                        None if field == Field::LeaseUntil => {}
+                        None => it.require_absent(field),
+                    }
+                }
             }
             Put::Mine { held, new } => {
-                it.set(codec::state_of(new));
-                it.require_claim(held);
+                it.set(Field::STATE, new);
+                for (field, value) in codec::claim(held) {
+                    it.require(field, value);
+                }
             }
         }
         it
     }
 
-    /// Requires exactly the version that was seen. A settled record has no lease, so its status says that there's none.
-    fn require_version(&mut self, seen: &Record) {
-        self.require(Attribute::Status, codec::status(seen.status()));
-        self.require(Attribute::Owner, codec::owner(seen.owner));
-        self.require(Attribute::Generation, codec::generation(seen.generation));
-        match seen.expires_at {
-            Some(expires_at) => self.require(Attribute::ExpiresAt, codec::seconds(expires_at)),
-            None => self.require_absent(Attribute::ExpiresAt),
-        }
-        if let Some(lease_until) = seen.lease_until() {
-            self.require(Attribute::LeaseUntil, codec::millis(lease_until));
-        }
-    }
-
-    /// Requires that the record still holds this claim, whatever its lease is now.
-    fn require_claim(&mut self, held: &Lock) {
-        self.require(Attribute::Status, codec::status(Status::Started));
-        self.require(Attribute::Owner, codec::owner(held.owner));
-        self.require(Attribute::Generation, codec::generation(held.generation));
-    }
-
-    fn require(&mut self, attribute: Attribute, value: AttributeValue) {
-        let name = self.name(attribute);
+    fn require(&mut self, field: Field, value: Value<'_>) {
+        let name = self.name(field);
         self.and();
         self.condition.push_str(name);
         self.condition.push('=');
-        self.condition.push_str(attribute.as_seen());
-        self.values.insert(attribute.as_seen().to_owned(), value);
+        self.condition.push_str(as_seen(field));
+        self.values.insert(as_seen(field).to_owned(), attribute(field, value));
     }
 
-    fn require_absent(&mut self, attribute: Attribute) {
-        let name = self.name(attribute);
+    fn require_absent(&mut self, field: Field) {
+        let name = self.name(field);
         self.and();
         self.condition.push_str("attribute_not_exists(");
         self.condition.push_str(name);
@@ -102,18 +89,18 @@ impl<'n> Expressions<'n> {
         }
     }
 
-    /// Sets the attributes that have a value, and removes the others.
-    fn set(&mut self, attributes: impl IntoIterator<Item = (Attribute, Option<AttributeValue>)>) {
+    /// Sets the fields that `new` has, and removes the others.
+    fn set(&mut self, fields: impl IntoIterator<Item = Field>, new: &Record) {
         let (mut update, mut removed) = (String::with_capacity(96), String::new());
-        for (attribute, value) in attributes {
-            let name = self.name(attribute);
-            match value {
+        for field in fields {
+            let name = self.name(field);
+            match codec::value(field, new) {
                 Some(value) => {
                     update.push_str(if update.is_empty() { "SET " } else { "," });
                     update.push_str(name);
                     update.push('=');
-                    update.push_str(attribute.to_set());
-                    self.values.insert(attribute.to_set().to_owned(), value);
+                    update.push_str(to_set(field));
+                    self.values.insert(to_set(field).to_owned(), attribute(field, value));
                 }
                 None => {
                     removed.push_str(if removed.is_empty() { " REMOVE " } else { "," });
@@ -125,21 +112,20 @@ impl<'n> Expressions<'n> {
         self.update = Some(update);
     }
 
-    fn name(&mut self, attribute: Attribute) -> &'static str {
-        self.names.insert(attribute.name().to_owned(), self.attributes.of(attribute).to_owned());
-        attribute.name()
+    fn name(&mut self, field: Field) -> &'static str {
+        self.names.insert(name_of(field).to_owned(), self.attributes.of(field).to_owned());
+        name_of(field)
     }
 }
 
-/// Returns what an update of `seen` to `new` must set or remove. It leaves out what's certainly the same in the stored
+/// Whether an update of `seen` to `new` must set or remove `field`. It leaves out what's certainly the same in the stored
 /// record: what the condition compares, what never changes under one claim, and, in a STARTED record, everything else.
-fn changes(seen: &Record, new: &Record) -> impl Iterator<Item = (Attribute, Option<AttributeValue>)> {
-    let is_started = seen.status() == Status::Started;
-    let (before, after) = (codec::attributes_of(seen), codec::attributes_of(new));
-    before.zip(after).filter_map(move |((_, old), (attribute, new))| {
-        let may_differ = !is_started && attribute.is_settled();
-        (may_differ || old != new).then_some((attribute, new))
-    })
+/// The status is always set, since an update must set something.
+fn may_change(field: Field, seen: &Record, new: &Record) -> bool {
+    let may_differ = seen.status() != Status::Started && field.is_settled();
+    field == Field::Status && seen == new
+        || may_differ
+        || codec::value(field, seen) != codec::value(field, new)
 }
 
 #[cfg(test)]
@@ -152,7 +138,8 @@ mod tests {
     use crate::{
         fingerprint::Fingerprint,
         outcome::{Outcome, StoredResponse},
-        record::{Generation, Owner, State},
+        record::{Generation, Lock, Owner, State},
+        settings::Execution,
         time::Timestamp,
     };
 
@@ -164,16 +151,20 @@ mod tests {
             fingerprint: Fingerprint::from_digest([1; 32]),
             lock_acquired_at: Timestamp::from_millis(1),
             lease_until: Timestamp::from_millis(2),
+            execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_secs(3)),
             interrupted: false,
             request_id: Some("invocation".into()),
+            trace: None,
         }
     }
 
     /// Every form of a put, by its name.
     fn all() -> Vec<(&'static str, Put)> {
         let held = lock();
-        let (started, lasting) = (Record::from(held.clone()), Lock { expires_at: None, ..lock() }.into());
+        let once = Execution::AtMostOnce;
+        let started = Record::from(held.clone());
+        let lasting = Lock { execution: once, expires_at: None, ..lock() }.into();
         let settled = |record: &Record, state| Record {
             state,
             expires_at: Some(Timestamp::from_secs(9)),
@@ -192,12 +183,15 @@ mod tests {
             attempt: 2,
             lock_acquired_at: Timestamp::from_millis(5),
             lease_until: Timestamp::from_millis(6),
+            execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_secs(7)),
             interrupted: true,
             request_id: Some("another".into()),
+            trace: None,
             ..lock()
         };
-        let bare = Lock { expires_at: None, interrupted: false, request_id: None, ..next.clone() };
+        let bare =
+            Lock { execution: once, expires_at: None, interrupted: false, request_id: None, ..next.clone() };
         let replace = |seen: &Record, new: Record| Put::Replace { seen: seen.clone(), new };
         let released = settled(&started, State::Released);
         let completed = settled(&started, inline.clone());
@@ -285,14 +279,14 @@ mod tests {
             let Some(update) = &expressions.update else { continue };
             let sets = |placeholder: &str| update.split(['=', ',', ' ']).any(|word| word == placeholder);
             if let Put::Mine { .. } = put {
-                for attribute in ["#s", "#l", "#x", "#i", "#re", "#rl", "#rd", "#r"] {
+                for attribute in ["#s", "#l", "#x", "#m", "#c", "#b", "#d", "#r"] {
                     assert!(sets(attribute), "{name} leaves {attribute} as it was: {update}");
                 }
             }
             if let Put::Replace { seen, .. } = put
                 && seen.status() != Status::Started
             {
-                for attribute in ["#i", "#re", "#rl", "#rd", "#r"] {
+                for attribute in ["#m", "#c", "#b", "#d", "#r"] {
                     assert!(sets(attribute), "{name} leaves {attribute} as it was: {update}");
                 }
             }

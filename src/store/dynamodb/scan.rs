@@ -2,13 +2,11 @@
 
 use aws_sdk_dynamodb::types::AttributeValue;
 
-use super::{
-    DynamoDbStore, RECORD_SORT_KEY, attempts::observed, attributes::Attribute, codec, codec::Item, table,
-};
+use super::{DynamoDbStore, RECORD_SORT_KEY, attempts::observed, codec, codec::Item, table};
 use crate::{
     key::StoredKey,
     record::Record,
-    store::{Page, StoreError, StoreErrorKind, admin},
+    store::{Page, StoreError, StoreErrorKind, admin, codec::Field},
 };
 
 /// Marks the stored key of a chunk. A record's stored key never contains this text, because the names in it can't
@@ -80,7 +78,7 @@ impl DynamoDbStore {
     async fn scan_table(&self, sort_key: Option<&str>, start: Option<Item>) -> Result<Items, StoreError> {
         let (filter, name, value) = match sort_key {
             Some(sort_key) => ("#key = :value", sort_key, RECORD_SORT_KEY),
-            None => ("NOT contains(#key, :value)", self.inner.attributes.of(Attribute::Id), CHUNK),
+            None => ("NOT contains(#key, :value)", self.inner.attributes.of(Field::Id), CHUNK),
         };
         let request = self
             .inner
@@ -107,7 +105,7 @@ impl DynamoDbStore {
             .table_name(&self.inner.table)
             .consistent_read(true)
             .key_condition_expression("#key = :value")
-            .expression_attribute_names("#key", self.inner.attributes.of(Attribute::Id))
+            .expression_attribute_names("#key", self.inner.attributes.of(Field::Id))
             .expression_attribute_values(":value", codec::text(partition))
             .set_exclusive_start_key(start);
         match observed(request.customize().config_override(table::patient()).send()).await {
@@ -118,7 +116,7 @@ impl DynamoDbStore {
 
     /// The names of the table's key attributes.
     pub(super) fn key_names(&self) -> impl Iterator<Item = &str> {
-        [self.inner.attributes.of(Attribute::Id)].into_iter().chain(self.inner.sort_key.as_deref())
+        [self.inner.attributes.of(Field::Id)].into_iter().chain(self.inner.sort_key.as_deref())
     }
 
     fn position_of(&self, key: &Item) -> Result<String, StoreError> {

@@ -15,11 +15,10 @@ use aws_sdk_dynamodb::{
 use super::{
     DynamoDbStore,
     attempts::{Findings, observed},
-    attributes::Attribute,
     fault::{Class, Fault},
 };
 use crate::{
-    store::{StoreError, StoreErrorKind, TableProblem},
+    store::{StoreError, StoreErrorKind, TableProblem, codec::Field},
     time::{Clock as _, system_clock},
 };
 
@@ -155,7 +154,7 @@ impl DynamoDbStore {
     }
 
     fn expected_keys(&self) -> Keys {
-        let id = self.inner.attributes.of(Attribute::Id).to_owned();
+        let id = self.inner.attributes.of(Field::Id).to_owned();
         let mut keys = vec![(id, ScalarAttributeType::S, KeyType::Hash)];
         keys.extend(self.inner.sort_key.clone().map(|name| (name, ScalarAttributeType::S, KeyType::Range)));
         Keys(keys)
@@ -177,7 +176,7 @@ impl DynamoDbStore {
     }
 
     fn time_to_live_problem(&self, found: &TimeToLiveDescription) -> Option<TableProblem> {
-        let expected = self.inner.attributes.of(Attribute::ExpiresAt);
+        let expected = self.inner.attributes.of(Field::ExpiresAt);
         let on = matches!(
             found.time_to_live_status(),
             Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)
@@ -288,7 +287,7 @@ impl DynamoDbStore {
         }
         let specification = TimeToLiveSpecification::builder()
             .enabled(true)
-            .attribute_name(self.inner.attributes.of(Attribute::ExpiresAt))
+            .attribute_name(self.inner.attributes.of(Field::ExpiresAt))
             .build()
             .map_err(|_| incomplete())?;
         let request = self

@@ -1,18 +1,19 @@
 //! The statement and the values of each put.
 
-use bytes::Bytes;
-
 use super::{
-    codec::{self, Column, Texts},
+    codec,
     fault::Fault,
-    statements::{HELD, Statement, Statements, VERSION},
+    statements::{Statement, Statements},
     values::Value,
 };
 use crate::{
     key::StoredKey,
     outcome::{Outcome, Place, StoredResponse},
-    record::Record,
-    store::Put,
+    record::{Record, State},
+    store::{
+        Put,
+        codec::{self as record, Field},
+    },
 };
 
 impl Statements {
@@ -31,51 +32,40 @@ impl Statements {
 /// contains the whole row.
 const LARGEST_RESPONSE: usize = (1 << 30) - (1 << 20);
 
-/// A put, and the texts that its values borrow.
-#[derive(Debug)]
-pub(super) struct Draft<'p> {
-    put: &'p Put,
-    texts: Texts,
+/// Returns the values of the put's statement, or the reason why no row can hold its record. They include
+/// `lock_timeout`, if it's given.
+pub(super) fn values<'a>(
+    put: &'a Put,
+    key: &'a StoredKey,
+    lock_timeout: Option<&'a str>,
+) -> Result<Vec<Value<'a>>, Fault> {
+    if kept_length(put.record()) > LARGEST_RESPONSE {
+        return Err(Fault::too_large());
+    }
+    let new = |field: &Field| codec::value(*field, put.record());
+    let mut values = Vec::with_capacity(26);
+    values.push(Value::from(key.as_str()));
+    values.extend(lock_timeout.map(Value::from));
+    match put {
+        Put::Create(_) => values.extend(Field::RECORD.iter().map(new)),
+        Put::Replace { seen, new: to } => {
+            let set = if to.is_claim_of(seen) { &Field::STATE[..] } else { &Field::RECORD[..] };
+            values.extend(set.iter().map(new));
+            values.extend(Field::VERSION.map(|field| codec::value(field, seen)));
+        }
+        Put::Mine { held, .. } => {
+            values.extend(Field::STATE.iter().map(new));
+            values.extend(record::claim(held).map(|(_, value)| value.into()));
+        }
+    }
+    Ok(values)
 }
 
-impl<'p> Draft<'p> {
-    /// Prepares `put`, or returns the reason why no row can hold its record.
-    pub(super) fn of(put: &'p Put) -> Result<Self, Fault> {
-        if kept(put.record()).is_some_and(|kept| kept.len() > LARGEST_RESPONSE) {
-            return Err(Fault::too_large());
-        }
-        Ok(Self { put, texts: Texts::of(put.record()) })
-    }
-
-    /// Returns the values of the put's statement. They include `lock_timeout`, if it's given.
-    pub(super) fn values<'a>(&'a self, key: &'a StoredKey, lock_timeout: Option<&'a str>) -> Vec<Value<'a>> {
-        let new = |column: &Column| codec::value(*column, self.put.record(), &self.texts);
-        let mut values = Vec::with_capacity(24);
-        values.push(Value::Text(key.as_str()));
-        values.extend(lock_timeout.map(Value::Text));
-        match self.put {
-            Put::Create(_) => values.extend(Column::RECORD.iter().map(new)),
-            Put::Replace { seen, new: to } => {
-                let set = if to.is_claim_of(seen) { &Column::STATE[..] } else { &Column::RECORD[..] };
-                values.extend(set.iter().map(new));
-                values.extend(VERSION.map(|column| codec::value(column, seen, &self.texts)));
-            }
-            Put::Mine { held, .. } => {
-                values.extend(Column::STATE.iter().map(new));
-                values.extend(HELD.map(|column| match column {
-                    Column::Owner => codec::owner(&held.owner),
-                    _ => codec::generation(held.generation),
-                }));
-            }
-        }
-        values
-    }
-}
-
-/// Returns the response that `record` keeps in its row.
-fn kept(record: &Record) -> Option<&Bytes> {
-    match codec::outcome_of(record)? {
-        Outcome::Retained(StoredResponse { place: Place::Inline(kept), .. }) => Some(kept),
-        _ => None,
+/// Returns how many bytes of a response `record` keeps in its row.
+const fn kept_length(record: &Record) -> usize {
+    match &record.state {
+        State::Completed(Outcome::Retained(StoredResponse { place: Place::Inline(kept), .. }))
+        | State::Failed(Outcome::Retained(StoredResponse { place: Place::Inline(kept), .. })) => kept.len(),
+        _ => 0,
     }
 }

@@ -45,7 +45,7 @@ impl PostgresStore {
         // The empty text sorts before every key.
         let parts = from.map_or_else(|| Ok(vec![String::new()]), |position| admin::parts(&position))?;
         let [after] = &parts[..] else { return Err(admin::foreign()) };
-        let values = [Value::Text(after), Value::Integer(PAGE)];
+        let values = [Value::from(after.as_str()), Value::Integer(PAGE)];
         let rows = inner.run(&|statements| &statements.scan, &values, Sends::Question).await?;
         let mut records = Vec::with_capacity(rows.len());
         for row in &rows {

@@ -83,14 +83,12 @@ impl TableName {
 
     /// The SQL that creates the table.
     pub(super) fn schema_sql(&self) -> String {
-        // A literal quotes the name once more. It's filled in last, so that no other replacement changes it.
-        const LITERAL: &str = "'\"idempotency\"'";
+        // First replace the table's own name, which the other names don't contain: a schema may be called `idempotency`.
         SCHEMA
-            .replace(LITERAL, "\0")
+            .replace("\"idempotency\"", "\0")
             .replace("\"idempotency_sweep_hour\"", &format!("\"{}_sweep_hour\"", self.name))
             .replace("\"idempotency_schema\"", &self.marker())
-            .replace("\"idempotency\"", &self.to_string())
-            .replace('\0', &self.literal())
+            .replace('\0', &self.to_string())
     }
 }
 
@@ -118,14 +116,18 @@ mod tests {
 
     #[test]
     fn schemas_of_any_name_are_quoted() {
-        let sql = TableName::new("s.idempotency").unwrap().schema_sql();
-        assert!(sql.contains(r#"attrelid = '"s"."idempotency"'::regclass"#), "{sql}");
         let name = TableName::new("records").unwrap().in_schema("we\"i'rd.$$".to_owned());
         assert_eq!(name.to_string(), r#""we""i'rd.$$"."records""#);
         assert_eq!(name.marker(), r#""we""i'rd.$$"."records_schema""#);
         assert_eq!(name.literal(), r#"'"we""i''rd.$$"."records"'"#);
-        assert!(name.schema_sql().contains(r#"attrelid = '"we""i''rd.$$"."records"'::regclass"#));
-        assert!(!name.schema_sql().contains("DO $$"));
+        assert!(name.schema_sql().contains(r#"CREATE TABLE IF NOT EXISTS "we""i'rd.$$"."records" ("#));
+    }
+
+    #[test]
+    fn schemas_may_have_the_tables_name() {
+        let sql = TableName::new("idempotency.idempotency").unwrap().schema_sql();
+        assert!(sql.contains("INSERT INTO \"idempotency\".\"idempotency_schema\" (version)"), "{sql}");
+        assert_eq!(sql.matches("\"idempotency\".\"idempotency\".").count(), 0, "{sql}");
     }
 
     #[test]
@@ -133,6 +135,6 @@ mod tests {
         let sql = TableName::new("shop.records").unwrap().schema_sql();
         assert!(!sql.contains("\"idempotency"), "{sql}");
         assert!(sql.contains("CREATE INDEX IF NOT EXISTS \"records_sweep_hour\" ON \"shop\".\"records\""));
-        assert!(sql.contains("INSERT INTO \"shop\".\"records_schema\" (version)\n    SELECT 2 WHERE"));
+        assert!(sql.contains("INSERT INTO \"shop\".\"records_schema\" (version)\n    SELECT 3 WHERE"));
     }
 }

@@ -14,7 +14,8 @@
 
 use tokio_postgres::types::Type;
 
-use super::{codec::Column, schema::TableName};
+use super::{codec::type_of, schema::TableName};
+use crate::store::codec::Field;
 
 /// A statement's text, and the types of its parameters.
 #[derive(Debug)]
@@ -28,11 +29,11 @@ pub(super) struct Statement {
 pub(super) struct Statements {
     /// Inserts a row, if there's none.
     pub(super) insert: Statement,
-    /// Replaces the whole row, if its columns in [`VERSION`] are as seen.
+    /// Replaces the whole row, if its columns of [`Field::VERSION`] are as seen.
     pub(super) replace: Statement,
-    /// Sets the columns that can change under one claim, if the columns in [`VERSION`] are as seen.
+    /// Sets the columns that can change under one claim, if the columns of [`Field::VERSION`] are as seen.
     pub(super) renew: Statement,
-    /// Sets the same columns, if the row is STARTED and its columns in [`HELD`] are the claim's.
+    /// Sets the same columns, if the row is STARTED and has the claim's owner and generation.
     pub(super) settle: Statement,
     /// Reads a record, and whether a standby answers.
     pub(super) read: Statement,
@@ -41,12 +42,8 @@ pub(super) struct Statements {
     pub(super) lock_and_read: Statement,
     /// Reads the schema's version, and the session's process and limits.
     pub(super) session: Statement,
-    /// Reads whether the table has the column `sweep_hour`.
-    pub(super) sweep_form: Statement,
     /// Deletes some expired records.
     pub(super) sweep: Statement,
-    /// Like `sweep`, for a table of an earlier version. Such a table has no `sweep_hour`, but an index on `expires_at`.
-    pub(super) sweep_by_expiry: Statement,
     /// Reads some records, ordered by key.
     pub(super) scan: Statement,
 }
@@ -66,8 +63,6 @@ pub(super) const BEGAN: &str = "began";
 const BEGAN_AT: &str = "(extract(epoch FROM now()) * 1000000)::bigint";
 /// The column of `sweep` with the number of deleted records.
 pub(super) const SWEPT: &str = "swept";
-/// The column of `sweep_form` that says whether the table has the column `sweep_hour`.
-pub(super) const BY_HOUR: &str = "by_hour";
 /// The column of `scan` with the record's key.
 pub(super) const SCANNED_KEY: &str = "id";
 /// The columns of `session`: the server's process, and its limits in milliseconds.
@@ -77,14 +72,7 @@ pub(super) const LOCK_LIMIT: &str = "lock_limit";
 /// The column of `lock_and_read` and `session` with the schema's version.
 pub(super) const SCHEMA_VERSION: &str = "schema_version";
 
-/// The columns that identify a record's version.
-pub(super) const VERSION: [Column; 5] =
-    [Column::Status, Column::Owner, Column::Generation, Column::LeaseUntil, Column::ExpiresAt];
-/// The columns that identify a claim.
-pub(super) const HELD: [Column; 2] = [Column::Owner, Column::Generation];
-
 const KEY: &str = "r.id = $1";
-const STARTED: &str = "r.status = 'STARTED'";
 
 /// Where the lock timeout of a writing statement comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,30 +105,29 @@ impl Parameters {
         })
     }
 
-    /// Adds a parameter for a value of `column`.
-    fn of(&mut self, column: Column) -> String {
-        self.0.push(column.type_());
+    /// Adds a parameter for a value of `field`.
+    fn of(&mut self, field: Field) -> String {
+        self.0.push(type_of(field));
         format!("${}", self.0.len())
     }
 
-    fn list(&mut self, columns: &[Column]) -> String {
-        columns.iter().map(|column| self.of(*column)).collect::<Vec<_>>().join(", ")
+    fn list(&mut self, fields: &[Field]) -> String {
+        fields.iter().map(|field| self.of(*field)).collect::<Vec<_>>().join(", ")
     }
 
     /// Builds the assignments of the columns that can change under one claim.
     fn set_state(&mut self) -> String {
-        let set = Column::STATE.map(|column| format!("{} = {}", column.name(), self.of(column)));
-        format!("{}, {}", set.join(", "), nothing(&Column::LATER_RESPONSE))
+        Field::STATE.map(|field| format!("{} = {}", field.name(), self.of(field))).join(", ")
     }
 
-    /// Builds the condition that each of `columns` has the value that was seen.
-    fn as_seen(&mut self, columns: &[Column]) -> String {
-        let equal = columns.iter().map(|column| {
-            let is = match column {
-                Column::LeaseUntil | Column::ExpiresAt => "IS NOT DISTINCT FROM",
+    /// Builds the condition that the column of each of `fields` has the value that was seen.
+    fn as_seen(&mut self, fields: &[Field]) -> String {
+        let equal = fields.iter().map(|field| {
+            let is = match field {
+                Field::LeaseUntil | Field::ExpiresAt => "IS NOT DISTINCT FROM",
                 _ => "=",
             };
-            format!("r.{} {is} {}", column.name(), self.of(*column))
+            format!("r.{} {is} {}", field.name(), self.of(*field))
         });
         equal.collect::<Vec<_>>().join(" AND ")
     }
@@ -157,7 +144,7 @@ impl Parameters {
 
 impl Statements {
     pub(super) fn new(table: &TableName, wait: LockWait, within: Within) -> Self {
-        let columns = names(&Column::RECORD);
+        let columns = Field::RECORD.map(Field::name).join(", ");
         let from = if wait == LockWait::OfStatement { "FROM s" } else { "" };
         let writing = |table: &TableName, write: &dyn Fn(&mut Parameters) -> String| match wait {
             LockWait::OfSession => writing(table, within, write),
@@ -169,7 +156,7 @@ impl Statements {
             format!(
                 "INSERT INTO {table} (id, {columns}) SELECT $1, {} {from} \
                  WHERE NOT EXISTS (SELECT FROM {table} AS r WHERE {KEY}){} ON CONFLICT (id) DO NOTHING",
-                with.list(&Column::RECORD),
+                with.list(&Field::RECORD),
                 with.still(within)
             )
         };
@@ -186,15 +173,17 @@ impl Statements {
             })
         };
         let put = |with: &mut Parameters| {
-            let values = with.list(&Column::RECORD);
-            format!("({columns}) = ROW({values}), {}", nothing(&Column::RESERVED))
+            let values = with.list(&Field::RECORD);
+            format!("({columns}) = ROW({values})")
         };
         let standby = format!("pg_is_in_recovery() AS {STANDBY}");
         Self {
             insert: writing(table, &insert),
-            replace: update(&put, &|with| with.as_seen(&VERSION)),
-            renew: update(&Parameters::set_state, &|with| with.as_seen(&VERSION)),
-            settle: update(&Parameters::set_state, &|with| format!("{STARTED} AND {}", with.as_seen(&HELD))),
+            replace: update(&put, &|with| with.as_seen(&Field::VERSION)),
+            renew: update(&Parameters::set_state, &|with| with.as_seen(&Field::VERSION)),
+            settle: update(&Parameters::set_state, &|with| {
+                with.as_seen(&[Field::Status, Field::Owner, Field::Generation])
+            }),
             read: reading(table, &standby, vec![Type::TEXT]),
             lock_and_read: reading(
                 table,
@@ -218,21 +207,12 @@ impl Statements {
                 ),
                 types: vec![],
             },
-            sweep_form: Statement {
-                sql: format!(
-                    "SELECT EXISTS (SELECT FROM pg_attribute \
-                     WHERE attrelid = {}::regclass AND attname = 'sweep_hour') AS {BY_HOUR}",
-                    table.literal()
-                ),
-                types: vec![],
-            },
             // The first condition follows from the second one. It's there for the index on `sweep_hour`.
             sweep: sweeping(
                 table,
                 "sweep_hour <= ceil($1 / 3600000)::bigint AND expires_at < $1",
                 "sweep_hour",
             ),
-            sweep_by_expiry: sweeping(table, "expires_at < $1", "expires_at"),
             scan: Statement {
                 sql: format!(
                     "SELECT r.id AS {SCANNED_KEY}, {} FROM {table} AS r WHERE r.id > $1 ORDER BY r.id LIMIT $2",
@@ -306,15 +286,6 @@ fn millis_of(setting: &str) -> String {
     format!("(extract(epoch FROM current_setting('{setting}')::interval) * 1000)::bigint")
 }
 
-fn names(columns: &[Column]) -> String {
-    columns.iter().map(|column| column.name()).collect::<Vec<_>>().join(", ")
-}
-
-/// Sets `columns` to NULL.
-fn nothing(columns: &[Column]) -> String {
-    columns.iter().map(|column| format!("{} = NULL", column.name())).collect::<Vec<_>>().join(", ")
-}
-
 /// The columns of a writing statement's answer, besides those that say how the write ended.
 fn answered(within: Within) -> String {
     match within {
@@ -325,23 +296,18 @@ fn answered(within: Within) -> String {
 
 /// All columns that a statement reads from a row.
 fn of_row() -> String {
-    row_with(|name| format!("r.{name}"))
+    Field::RECORD.map(|field| format!("r.{}", field.name())).join(", ")
 }
 
 /// Like `of_row`, with an empty response instead of the stored one, so that the server doesn't need to fetch the
-/// response.
+/// response. Its length takes the place of the one that isn't stored.
 fn of_row_unread() -> String {
-    row_with(|name| match name {
-        _ if name == Column::Response.name() => {
-            format!("CASE WHEN r.{name} IS NOT NULL THEN ''::bytea END AS {name}")
-        }
-        _ => format!("r.{name}"),
-    })
-}
-
-fn row_with(column: impl Fn(&str) -> String) -> String {
-    let columns = Column::RECORD.into_iter().chain(Column::LATER_RESPONSE);
-    columns.map(|of_row| column(of_row.name())).collect::<Vec<_>>().join(", ")
+    let column = |field: Field| match field {
+        Field::Response => "CASE WHEN r.response IS NOT NULL THEN ''::bytea END AS response".to_owned(),
+        Field::Length => "coalesce(r.length, nullif(octet_length(r.response), 0)) AS length".to_owned(),
+        _ => format!("r.{}", field.name()),
+    };
+    Field::RECORD.map(column).join(", ")
 }
 
 #[cfg(test)]
@@ -368,32 +334,11 @@ mod tests {
     }
 
     fn assert_typed(statements: Statements) {
-        let Statements {
-            insert,
-            replace,
-            renew,
-            settle,
-            read,
-            lock_and_read,
-            session,
-            sweep_form,
-            sweep,
-            sweep_by_expiry,
-            scan,
-        } = statements;
-        for Statement { sql, types } in [
-            insert,
-            replace,
-            renew,
-            settle,
-            read,
-            lock_and_read,
-            session,
-            sweep_form,
-            sweep,
-            sweep_by_expiry,
-            scan,
-        ] {
+        let Statements { insert, replace, renew, settle, read, lock_and_read, session, sweep, scan } =
+            statements;
+        for Statement { sql, types } in
+            [insert, replace, renew, settle, read, lock_and_read, session, sweep, scan]
+        {
             let number = |text: &str| {
                 let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
                 digits.parse::<usize>().unwrap()
@@ -410,10 +355,8 @@ mod tests {
         let (whole, unread) = (of_row(), of_row_unread());
         assert!(!whole.contains("CASE"));
         assert_eq!(unread.matches("CASE").count(), 1);
-        assert!(
-            unread.contains("CASE WHEN r.response IS NOT NULL THEN ''::bytea END AS response"),
-            "{unread}"
-        );
-        assert_eq!(whole.split(", ").count(), unread.split(", ").count());
+        for field in Field::RECORD {
+            assert!(unread.contains(&format!("r.{}", field.name())), "{unread}");
+        }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The version of the schema that this library works with.
-const NEEDED: i64 = 2;
+const NEEDED: i64 = 3;
 /// Whether the table and its marker exist.
 const IS_THERE: &str = "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AS is_there";
 
@@ -28,9 +28,6 @@ const CHECK: &str = "SELECT pg_is_in_recovery() AS standby, \
     current_setting('synchronous_commit') = 'off' AS asynchronous, c.relpersistence = 'u' AS unlogged, \
     EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0] \
         WHERE i.indrelid = c.oid AND i.indisvalid AND a.attname = 'sweep_hour') AS indexed, \
-    ARRAY(SELECT DISTINCT i.indexrelid::regclass::text FROM pg_index i JOIN pg_attribute a \
-        ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
-        WHERE i.indrelid = c.oid AND a.attname = 'expires_at') AS on_expiry, \
     ARRAY(SELECT p FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p \
         WHERE NOT has_table_privilege(c.oid, p)) AS missing \
     FROM pg_class c WHERE c.oid = to_regclass($1)";
@@ -78,7 +75,7 @@ impl PostgresStore {
             (None, home) => home.unwrap_or_else(|| inner.table.clone()),
         };
         let names = [table.to_string(), table.marker()];
-        let [name, marker] = names.each_ref().map(|name| Value::Text(name));
+        let [name, marker] = names.each_ref().map(|name| Value::from(name.as_str()));
         let names = [(&name as _, Type::TEXT), (&marker as _, Type::TEXT)];
         let is_there = within(inner, connection.query_typed(IS_THERE, &names)).await?;
         let is_new = !is_there.first().is_some_and(|row| row.try_get("is_there").unwrap_or(false));
@@ -120,7 +117,7 @@ impl PostgresStore {
             return Ok(vec![TableProblem::Missing]);
         };
         let name = place.table.to_string();
-        let name = Value::Text(&name);
+        let name = Value::from(name.as_str());
         let rows = within(inner, connection.query_typed(CHECK, &[(&name, Type::TEXT)])).await?;
         let version = inner.version_within(&connection, &place).await?;
         connection.release();
@@ -138,13 +135,10 @@ impl PostgresStore {
         if !missing.is_empty() {
             problems.push(TableProblem::Privileges { missing });
         }
-        let indexes: Vec<String> = row.try_get("on_expiry").unwrap_or_default();
-        let is_on_expiry = !indexes.is_empty();
         for (is_so, problem) in [
             (flag("standby"), TableProblem::Standby),
             (flag("unlogged"), TableProblem::Unlogged),
-            (!flag("indexed") && !is_on_expiry, TableProblem::NoIndex),
-            (is_on_expiry, TableProblem::IndexOnExpiry { indexes }),
+            (!flag("indexed"), TableProblem::NoIndex),
             (flag("asynchronous"), TableProblem::AsynchronousCommit),
         ] {
             if is_so {

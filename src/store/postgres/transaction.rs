@@ -10,7 +10,7 @@ use super::{
     Inner, MAX_SENT, PostgresStore, Sends, advisory_key,
     fault::Fault,
     place::Place,
-    puts::Draft,
+    puts,
     statements::{BEGAN, FREE, SCHEMA_VERSION, Statement},
     typed,
     values::Value,
@@ -77,7 +77,7 @@ impl PostgresStore {
     /// Dropping the future has no effect.
     pub async fn look(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
         let inner = &*self.inner;
-        let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
+        let values = [Value::from(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
         // The statement is its own transaction, so the lock ends with it.
         let rows = inner.run(&|statements| &statements.lock_and_read, &values, Sends::Question).await?;
         inner.looked(key, &rows)
@@ -112,7 +112,7 @@ impl PostgresStore {
         transaction: &Transaction<'_>,
         key: &StoredKey,
     ) -> Result<(Option<Record>, i64), StoreError> {
-        let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
+        let values = [Value::from(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
         let place = self.inner.place(&mut self.inner.patience()).await?;
         let rows = self.run_statement_in(transaction, &place, &place.statements.lock_and_read, &values).await;
         let rows = rows.map_err(|error| error.maybe_applied(false))?;
@@ -153,10 +153,10 @@ impl PostgresStore {
         since: Option<i64>,
     ) -> Result<Option<PutOutcome>, StoreError> {
         let inner = &*self.inner;
-        let draft = Draft::of(put).map_err(|fault| inner.error(fault))?;
         let place = inner.place(&mut inner.patience()).await?;
         let statement = place.in_transaction.of(put);
-        let mut values = draft.values(key, inner.lock_timeout.as_deref());
+        let values = puts::values(put, key, inner.lock_timeout.as_deref());
+        let mut values = values.map_err(|fault| inner.error(fault))?;
         values.push(since.map_or(Value::Null, Value::Integer));
         for _ in 0..MAX_SENT {
             let rows = self.run_statement_in(transaction, &place, statement, &values).await?;

@@ -1,9 +1,11 @@
 //! Converts the values of statements and rows to and from PostgreSQL's binary form.
 
-use std::error::Error as StdError;
+use std::{borrow::Cow, error::Error as StdError};
 
 use bytes::{BufMut as _, BytesMut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+
+use crate::store::codec;
 
 type Failure = Box<dyn StdError + Sync + Send>;
 
@@ -11,62 +13,64 @@ type Failure = Box<dyn StdError + Sync + Send>;
 ///
 /// `tokio-postgres` logs the values of prepared statements at debug level, with `Debug`. So `Debug` shows only a
 /// value's type.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) enum Value<'a> {
     /// NULL, of any type.
     Null,
-    /// `text`.
-    Text(&'a str),
+    /// `text`, or the same in UTF-8 as `bytea`.
+    Text(Cow<'a, str>),
     /// `bytea`.
-    Bytes(&'a [u8]),
-    /// `numeric`.
+    Bytes(Cow<'a, [u8]>),
+    /// `numeric` or `bigint`.
     Number(u64),
     /// `bigint`.
     Integer(i64),
-    /// `boolean`.
-    Flag(bool),
 }
 
-impl Value<'_> {
-    fn type_(&self) -> Option<Type> {
-        match self {
-            Self::Null => None,
-            Self::Text(_) => Some(Type::TEXT),
-            Self::Bytes(_) => Some(Type::BYTEA),
-            Self::Number(_) => Some(Type::NUMERIC),
-            Self::Integer(_) => Some(Type::INT8),
-            Self::Flag(_) => Some(Type::BOOL),
+impl<'a> From<codec::Value<'a>> for Value<'a> {
+    fn from(value: codec::Value<'a>) -> Self {
+        match value {
+            codec::Value::Number(number) => Self::Number(number),
+            codec::Value::Text(text) => Self::Text(text),
+            codec::Value::Bytes(bytes) => Self::Bytes(bytes),
         }
+    }
+}
+
+impl<'a> From<&'a str> for Value<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text.into())
     }
 }
 
 impl std::fmt::Debug for Value<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.type_() {
-            Some(type_) => write!(f, "<{}>", type_.name()),
-            None => f.write_str("NULL"),
-        }
+        f.write_str(match self {
+            Self::Null => "NULL",
+            Self::Text(_) => "<text>",
+            Self::Bytes(_) => "<bytea>",
+            Self::Number(_) => "<numeric>",
+            Self::Integer(_) => "<bigint>",
+        })
     }
 }
 
 impl ToSql for Value<'_> {
     fn to_sql(&self, type_: &Type, out: &mut BytesMut) -> Result<IsNull, Failure> {
-        if self.type_().is_some_and(|own| own != *type_) {
-            return Err(format!("the statement expects {}, not {self:?}", type_.name()).into());
-        }
-        match *self {
+        match self {
             Self::Null => return Ok(IsNull::Yes),
-            Self::Text(text) => out.put_slice(text.as_bytes()),
-            Self::Bytes(bytes) => out.put_slice(bytes),
-            Self::Number(number) => put_numeric(number, out),
-            Self::Integer(number) => out.put_i64(number),
-            Self::Flag(flag) => out.put_u8(flag.into()),
+            Self::Text(text) if [Type::TEXT, Type::BYTEA].contains(type_) => out.put_slice(text.as_bytes()),
+            Self::Bytes(bytes) if *type_ == Type::BYTEA => out.put_slice(bytes),
+            Self::Number(number) if *type_ == Type::NUMERIC => put_numeric(*number, out),
+            Self::Number(number) if *type_ == Type::INT8 => out.put_i64((*number).try_into()?),
+            Self::Integer(number) if *type_ == Type::INT8 => out.put_i64(*number),
+            _ => return Err(format!("the statement expects {}, not {self:?}", type_.name()).into()),
         }
         Ok(IsNull::No)
     }
 
     fn accepts(type_: &Type) -> bool {
-        [Type::TEXT, Type::BYTEA, Type::NUMERIC, Type::INT8, Type::BOOL].contains(type_)
+        [Type::TEXT, Type::BYTEA, Type::NUMERIC, Type::INT8].contains(type_)
     }
 
     to_sql_checked!();
@@ -175,9 +179,17 @@ mod tests {
 
     #[test]
     fn debug_hides_values_and_types_must_match() {
-        let shown = format!("{:?}", [Value::Text("secret"), Value::Bytes(b"secret"), Value::Null]);
+        let shown = format!("{:?}", [Value::from("secret"), Value::Bytes(b"secret"[..].into()), Value::Null]);
         assert_eq!(shown, "[<text>, <bytea>, NULL]");
-        assert!(Value::Number(1).to_sql(&Type::INT8, &mut BytesMut::new()).is_err());
+        let wrong = [
+            (Value::Integer(1), Type::NUMERIC),
+            (Value::Number(u64::MAX), Type::INT8),
+            (Value::from("text"), Type::INT8),
+            (Value::Bytes(b"bytes"[..].into()), Type::TEXT),
+        ];
+        for (value, type_) in wrong {
+            assert!(value.to_sql(&type_, &mut BytesMut::new()).is_err(), "{value:?} as {type_}");
+        }
         assert!(Value::Null.to_sql(&Type::INT8, &mut BytesMut::new()).is_ok());
     }
 

@@ -8,6 +8,7 @@ use crate::{
     fingerprint::Fingerprint,
     outcome::{Outcome, StoredResponse},
     record::{Generation, Lock, Owner, Record, State, Status},
+    settings::Execution,
     time::Timestamp,
 };
 
@@ -132,9 +133,11 @@ fn records() -> Vec<Record> {
             attempt,
             fingerprint: Fingerprint::of_bytes(&[request]),
             lock_acquired_at: at(generation),
+            execution: Execution::AtLeastOnce,
             expires_at,
             interrupted,
             request_id: Some(format!("invocation {byte}").into()),
+            trace: None,
             state,
         };
         for (lease, expiry) in [(20, 120), (30, 130), (20, 121)] {
@@ -163,9 +166,11 @@ fn acts(known: &Record) -> Vec<Act> {
         fingerprint: known.fingerprint,
         lock_acquired_at: at(50),
         lease_until: at(60),
+        execution: Execution::AtLeastOnce,
         expires_at: Some(at(160)),
         interrupted: true,
         request_id: None,
+        trace: None,
     };
     let settled = [
         State::Completed(outcome(7)),

@@ -25,7 +25,7 @@ const MAX_REDIRECTIONS: usize = 5;
 /// The kind of request on one record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Request<'a> {
-    Transition(&'a Transition),
+    Transition(&'a Transition<'a>),
     Read,
 }
 

@@ -2,13 +2,15 @@
 
 use std::sync::LazyLock;
 
-use bytes::Bytes;
 use redis::{Cmd, Script, cmd};
 
-use super::codec::{self, Field, Values, millis, text, word};
+use super::codec::bytes_of;
 use crate::{
-    record::{Generation, Owner, Status},
-    store::Put,
+    record::Status,
+    store::{
+        Put,
+        codec::{self, Field, Value},
+    },
     time::Timestamp,
 };
 
@@ -69,39 +71,42 @@ impl Relation {
     }
 }
 
-type Condition = (Relation, Field, Bytes);
+/// How a field's value is compared, and with which value.
+type Condition<'p> = (Relation, Field, Option<Value<'p>>);
 
 /// The arguments of one run of the script.
 #[derive(Debug)]
-pub(super) struct Transition {
-    conditions: Vec<Condition>,
+pub(super) struct Transition<'p> {
+    conditions: Vec<Condition<'p>>,
     removed: Vec<Field>,
     /// When the record expires. Redis removes it [`SWEEP_MARGIN_MS`] later. `None` means never.
     expires_at: Option<Timestamp>,
-    values: Values,
+    values: Vec<(Field, Value<'p>)>,
     /// Whether a handler runs once this write is applied.
     claims: bool,
 }
 
-impl Transition {
+impl<'p> Transition<'p> {
     /// Translates `put`.
-    pub(super) fn of(put: &Put) -> Self {
+    pub(super) fn of(put: &'p Put) -> Self {
         let new = put.record();
         let (conditions, is_same_claim) = match put {
-            Put::Create(_) => (vec![(Relation::NoRecord, "", Bytes::new())], false),
+            Put::Create(_) => (vec![(Relation::NoRecord, Field::Id, None)], false),
             Put::Replace { seen, new } => {
-                let mut conditions = claimed(seen.status(), seen.owner, seen.generation);
-                conditions.push(at(codec::LEASE_UNTIL, seen.lease_until()));
-                conditions.push(at(codec::EXPIRES_AT, seen.expires_at));
-                (conditions, new.is_claim_of(seen))
+                let version = Field::VERSION.map(|field| condition(field, codec::value(field, seen)));
+                (version.into(), new.is_claim_of(seen))
             }
-            Put::Mine { held, .. } => (claimed(Status::Started, held.owner, held.generation), true),
+            Put::Mine { held, .. } => {
+                (codec::claim(held).map(|(field, value)| condition(field, Some(value))).into(), true)
+            }
         };
-        let values = if is_same_claim { codec::state_of(new) } else { codec::record(new) };
-        let is_set = |field: &Field| values.iter().any(|(set, _)| set == field);
-        let mut removed: Vec<_> = codec::optional(is_same_claim).filter(|field| !is_set(field)).collect();
-        if put.begins_anew() {
-            removed.push(codec::TRACE_ID);
+        let fields = if is_same_claim { &Field::STATE[..] } else { &Field::RECORD[..] };
+        let (mut values, mut removed) = (Vec::with_capacity(fields.len()), Vec::new());
+        for field in fields {
+            match codec::value(*field, new) {
+                Some(value) => values.push((*field, value)),
+                None => removed.push(*field),
+            }
         }
         let claims = new.status() == Status::Started && !is_same_claim;
         // A first claim removes nothing, so a full Redis refuses it: the script's first write needs memory.
@@ -119,7 +124,7 @@ impl Transition {
 
     /// Whether a value is longer than Redis accepts.
     pub(super) fn is_too_large(&self) -> bool {
-        self.values.iter().any(|(_, value)| value.len() > LONGEST_VALUE)
+        self.values.iter().any(|(_, value)| bytes_of(value).len() > LONGEST_VALUE)
     }
 
     /// The command that runs the script by its digest, if Redis has it.
@@ -136,35 +141,24 @@ impl Transition {
         let mut command = cmd(name);
         command.arg(script).arg(1).arg(key).arg(self.conditions.len());
         for (relation, field, value) in &self.conditions {
-            command.arg(relation.as_str()).arg(*field).arg(&**value);
+            let value = value.as_ref().map(bytes_of).unwrap_or_default();
+            command.arg(relation.as_str()).arg(field.name()).arg(&*value);
         }
         command.arg(self.removed.len());
         for field in &self.removed {
-            command.arg(*field);
+            command.arg(field.name());
         }
         command.arg(self.expires_at.map(|at| removal(at).to_string()).unwrap_or_default());
         command.arg(check.as_str());
         for (field, value) in &self.values {
-            command.arg(*field).arg(&**value);
+            command.arg(field.name()).arg(&*bytes_of(value));
         }
         command
     }
 }
 
-fn claimed(status: Status, owner: Owner, generation: Generation) -> Vec<Condition> {
-    let equal = |field, value| (Relation::Equal, field, value);
-    vec![
-        equal(codec::STATUS, word(status.as_str())),
-        equal(codec::OWNER, text(owner)),
-        equal(codec::GENERATION, text(generation)),
-    ]
-}
-
-fn at(field: Field, time: Option<Timestamp>) -> Condition {
-    match time {
-        Some(time) => (Relation::Equal, field, millis(time)),
-        None => (Relation::Missing, field, Bytes::new()),
-    }
+const fn condition(field: Field, value: Option<Value<'_>>) -> Condition<'_> {
+    (if value.is_some() { Relation::Equal } else { Relation::Missing }, field, value)
 }
 
 #[cfg(test)]

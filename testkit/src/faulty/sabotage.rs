@@ -175,8 +175,10 @@ pub enum Field {
     Fingerprint,
     LockAcquiredAt,
     LeaseUntil,
+    Execution,
     ExpiresAt,
     Interrupted,
     RequestId,
+    Trace,
     Outcome,
 }

@@ -27,30 +27,29 @@ type Item = HashMap<String, AttributeValue>;
 
 const RESPONSE: &[u8] = b"\"paid\"";
 const PAYLOAD: u64 = 1;
-/// Every attribute of a record, including the reserved ones.
-const NAMES: [&str; 19] = [
+/// Every attribute of a record.
+const NAMES: [&str; 18] = [
     "id",
     "status",
     "owner",
     "generation",
-    "lock_acquired_at",
+    "claimed_at",
     "lease_until",
     "expires_at",
     "fingerprint",
     "attempt",
     "response",
-    "response_encoding",
-    "response_length",
-    "response_sha256",
+    "encoding",
+    "length",
+    "sha256",
     "request_id",
     "version",
-    "interrupted",
-    "trace_id",
-    "response_codec",
-    "response_key_id",
+    "mark",
+    "execution",
+    "trace",
 ];
 /// Contents for attributes: numbers at or beyond a limit, text that isn't quite a number, and words of the format.
-const EDGES: [&str; 24] = [
+const EDGES: [&str; 28] = [
     "",
     "0",
     "-0",
@@ -75,6 +74,10 @@ const EDGES: [&str; 24] = [
     "omitted",
     "deflate",
     "deflate/4294967295",
+    "interrupted",
+    "reconciled",
+    "at-most-once",
+    "3",
 ];
 
 /// Makes an item from `data`, reads it, and delivers an event whose key has the item's record.
@@ -91,8 +94,10 @@ pub fn check(data: &[u8]) {
     stream(&item, read.as_ref());
     match read {
         Some(record) => {
-            let is_newer = ["response_codec", "response_key_id"].iter().any(|name| item.contains_key(*name));
-            assert!(!is_newer, "read a response in a newer release's format: {item:?}");
+            for (name, known) in [("mark", "interrupted"), ("execution", "at-most-once")] {
+                let is_known = item.get(name).is_none_or(|value| *value == text(known));
+                assert!(is_known, "read a newer release's record: {item:?}");
+            }
             act(&item, record);
         }
         None => assert!(!is_whole, "couldn't read an unchanged record: {item:?}"),
@@ -184,8 +189,8 @@ fn act(item: &Item, record: Record) {
         (State::Started { lease_until }, _) if is_far(*lease_until) => {
             assert!(!has_run, "ran despite another executor's live claim: {item:?}");
         }
-        (State::Started { .. }, _) if record.expires_at.is_none() && !is_same => {
-            assert!(!has_run, "ran despite another request's claim, which never expires: {item:?}");
+        (State::Started { .. }, _) if record.is_at_most_once_claim() => {
+            assert!(!has_run, "ran despite an at-most-once claim: {item:?}");
         }
         (State::Completed(_) | State::Failed(_), result) if is_live => {
             assert!(!has_run, "ran despite a live outcome: {item:?}");
@@ -237,28 +242,32 @@ fn started() -> Item {
     let mut item = Item::new();
     item.insert("id".into(), text(stored_key().as_str()));
     item.insert("status".into(), text("STARTED"));
-    item.insert("owner".into(), text("0a".repeat(16)));
+    item.insert("owner".into(), B(Blob::new([0x0a; 16])));
     item.insert("generation".into(), number(1_795_000_000_123));
-    item.insert("lock_acquired_at".into(), number(1_795_000_000_124));
+    item.insert("claimed_at".into(), number(1_795_000_000_124));
     item.insert("lease_until".into(), number(far * 1000));
     item.insert("expires_at".into(), number(far));
-    item.insert("fingerprint".into(), text(fingerprint.to_string()));
+    let digits = fingerprint.to_string();
+    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal digits");
+    let digest = (2..digits.len()).step_by(2).map(byte);
+    item.insert("fingerprint".into(), B(Blob::new([1].into_iter().chain(digest).collect::<Vec<_>>())));
     item.insert("attempt".into(), number(1));
     item.insert("request_id".into(), text("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10"));
-    item.insert("version".into(), number(2));
+    item.insert("version".into(), number(3));
     item
 }
 
 fn template(input: &mut Unstructured<'_>) -> Result<Item> {
     let mut item = started();
     if input.ratio(1, 4)? {
-        item.insert("interrupted".into(), Bool(true));
+        item.insert("mark".into(), text("interrupted"));
     }
     let status = *input.choose(&["STARTED", "COMPLETED", "FAILED", "RELEASED"])?;
     item.insert("status".into(), text(status));
     if status == "STARTED" {
         // An at-most-once claim has no expiry.
         if input.ratio(1, 4)? {
+            item.insert("execution".into(), text("at-most-once"));
             item.remove("expires_at");
         }
         return Ok(item);
@@ -268,15 +277,17 @@ fn template(input: &mut Unstructured<'_>) -> Result<Item> {
         return Ok(item);
     }
     let encoding = *input.choose(&["identity", "omitted", "identity/2"])?;
-    item.insert("response_encoding".into(), text(encoding));
+    if encoding != "identity" {
+        item.insert("encoding".into(), text(encoding));
+    }
     if encoding == "omitted" {
         return Ok(item);
     }
-    let digest: String = Sha256::digest(RESPONSE).iter().map(|byte| format!("{byte:02x}")).collect();
-    item.insert("response_length".into(), number(RESPONSE.len() as u64));
-    item.insert("response_sha256".into(), text(digest));
+    item.insert("sha256".into(), B(Blob::new(Sha256::digest(RESPONSE).to_vec())));
     if encoding == "identity" {
         item.insert("response".into(), B(Blob::new(RESPONSE)));
+    } else {
+        item.insert("length".into(), number(RESPONSE.len() as u64));
     }
     Ok(item)
 }

@@ -328,10 +328,10 @@ impl<P: Protocol> Checker<'_, P> {
     }
 
     /// Whether a stale record may be reported as unknown, either because of the delivery's execution or because of the
-    /// claim's. Only at-most-once claims have no expiry.
+    /// claim's.
     fn is_unresolved(&self, record: &Record) -> bool {
         let is_at_most_once = self.configuration.execution == Execution::AtMostOnce;
-        record.status() == Status::Started && (is_at_most_once || record.expires_at.is_none())
+        record.status() == Status::Started && (is_at_most_once || record.is_at_most_once_claim())
     }
 
     /// Whether this record no longer blocks a delivery without a claim at `now`: the delivery runs its handler or,

@@ -332,7 +332,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         takes: |moment, record| {
             let margin = moment.plan.rules.skew_margin;
             let is_stale = |lease: Timestamp| lease.saturating_add(margin) < moment.now;
-            let is_other = record.owner != moment.plan.owner && record.expires_at.is_none();
+            let is_other = record.owner != moment.plan.owner && record.is_at_most_once_claim();
             match (record.lease_until(), moment.plan.rules.execution) {
                 (Some(lease), Execution::AtLeastOnce) if is_stale(lease) && is_other => {
                     Record { state: RecordState::Released, ..record }

@@ -20,6 +20,7 @@ use crate::{
         store::shipping,
         with_new,
     },
+    spaces,
     under_test::{Effect, Purpose},
 };
 
@@ -191,6 +192,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
+        name: "the store forgets that a claim runs at most once",
+        caught_by: Invariant::AtMostOnce,
+        space: || spaces::mixed("at most once, then at least once", Execution::AtMostOnce),
+        applies: |put, current| match shipping(put, current) {
+            Effect::Put(record) => Effect::Put(Record { execution: Execution::AtLeastOnce, ..record }),
+            effect => effect,
+        },
+        ..NONE
+    },
+    Mutant {
         name: "at most once, an extended claim has an expiry",
         caught_by: Invariant::ExpiryPromised,
         space: || Configuration { extensions: 1, ..at_most_once() },
@@ -202,7 +213,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::UnresolvedKept,
         space: at_most_once,
         applies: |put, current| match shipping(put, current) {
-            Effect::Put(mut record) if record.expires_at.is_none() => {
+            Effect::Put(mut record) if record.is_at_most_once_claim() => {
                 expire(&mut record);
                 Effect::Put(record)
             }

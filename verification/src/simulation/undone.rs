@@ -2,6 +2,7 @@
 
 use lambda_idempotency::{
     StoredKey,
+    settings::Execution,
     store::{
         BoxFuture, Put, PutOutcome, Record, ResponseChunks, Store, StoreError, StoreErrorKind, Transactions,
     },
@@ -87,7 +88,7 @@ impl Undoing {
         let mut put = put.clone();
         let releases = is_release(&put);
         // The executor saw an expiry that isn't in the table.
-        let is_endless = || self.store.table.record(key).is_some_and(|record| record.expires_at.is_none());
+        let is_endless = || self.store.table.record(key).is_some_and(|record| record.is_at_most_once_claim());
         if let (Undone::OthersClaims, Put::Replace { seen, .. }) = (self.undone, &mut put)
             && is_endless()
         {
@@ -109,8 +110,9 @@ impl Undoing {
     fn seen(&self, record: Option<Record>) -> Option<Record> {
         let is_undone = self.undone == Undone::OthersClaims;
         record.map(|record| match record.lease_until().filter(|_| is_undone) {
-            Some(lease) if record.expires_at.is_none() => {
-                Record { expires_at: Some(lease.saturating_add(DAY)), ..record }
+            Some(lease) if record.is_at_most_once_claim() => {
+                let expires_at = Some(lease.saturating_add(DAY));
+                Record { execution: Execution::AtLeastOnce, expires_at, ..record }
             }
             _ => record,
         })

@@ -7,6 +7,7 @@ use std::{
 
 use lambda_idempotency::{
     Fingerprint, StoredKey,
+    settings::Execution,
     store::{
         BoxFuture, CommitOutcome, Lock, OwnWrites, Put, PutOutcome, Record, ResponseChunks, State, Store,
         StoreError, Transactions,
@@ -187,9 +188,11 @@ impl<S: Store> SabotagedStore<S> {
                 fingerprint: Fingerprint::of_bytes(b"decoy"),
                 lock_acquired_at: Timestamp::from_millis(0),
                 lease_until: Timestamp::from_millis(0),
+                execution: Execution::AtLeastOnce,
                 expires_at: Some(Timestamp::from_millis(0)),
                 interrupted: false,
                 request_id: None,
+                trace: None,
             };
             let released = Put::Create(Record { state: State::Released, ..lock.into() });
             let decoy = StoredKey::from_stored(format!("{key}-decoy-{owner}"));

@@ -17,6 +17,7 @@ use lambda_http::{
 };
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
+    settings::Execution,
     store::{Generation, Owner, Put, PutOutcome, Record, State, Status, Store},
     testing::Fault,
     time::{Clock as _, system_clock},
@@ -276,9 +277,11 @@ async fn release(direct: &dyn Store, key: &StoredKey) -> Result<()> {
         attempt: 1,
         fingerprint: Fingerprint::of_bytes(b"another request"),
         lock_acquired_at: now,
+        execution: Execution::AtLeastOnce,
         expires_at: Some(now.saturating_add(PATIENCE).rounded_up_to_second()),
         interrupted: false,
         request_id: None,
+        trace: None,
         state: State::Released,
     };
     match direct.put(key, &Put::Create(released)).await.context("couldn't write the released record")? {

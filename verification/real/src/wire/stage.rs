@@ -16,6 +16,7 @@ use aws_sdk_dynamodb::{
 use bytes::Bytes;
 use lambda_idempotency::{
     Fingerprint, RecordedFailure, StoredKey,
+    settings::Execution,
     store::{
         Generation, Lock, Outcome, Owner, Place, Put, PutOutcome, Record, State, Store, StoredResponse,
         dynamodb::DynamoDbStore,
@@ -329,9 +330,11 @@ impl Stage {
             fingerprint,
             lock_acquired_at: acquired,
             lease_until,
+            execution: Execution::AtLeastOnce,
             expires_at: Some(lock_expires_at.rounded_up_to_second()),
             interrupted: false,
             request_id: Some("the prior invocation".into()),
+            trace: None,
         };
         let expires_at = match prior {
             Prior::Expired => an_hour_ago,
@@ -368,9 +371,11 @@ impl Stage {
             fingerprint,
             lock_acquired_at: now,
             lease_until: now.saturating_add(Duration::from_secs(60)),
+            execution: Execution::AtLeastOnce,
             expires_at: Some(now.saturating_add(2 * DAY).rounded_up_to_second()),
             interrupted: record.interrupted,
             request_id: Some("the rival's invocation".into()),
+            trace: None,
         };
         let expires_at = now.saturating_add(DAY).rounded_up_to_second();
         let state = match rival {

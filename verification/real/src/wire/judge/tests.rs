@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use lambda_idempotency::{
     Fingerprint,
+    settings::Execution,
     store::{Generation, Outcome, Owner, Place, StoreErrorKind, StoredResponse},
 };
 
@@ -31,9 +32,11 @@ fn started(owner: Owner) -> Record {
         attempt: 1,
         fingerprint: Fingerprint::from_digest([7; 32]),
         lock_acquired_at: Timestamp::from_millis(NOW),
+        execution: Execution::AtLeastOnce,
         expires_at: Some(Timestamp::from_millis(NOW + 90_000_000)),
         interrupted: false,
         request_id: None::<Arc<str>>,
+        trace: None,
         state: State::Started { lease_until: Timestamp::from_millis(NOW + 60_000) },
     }
 }
