@@ -36,7 +36,7 @@ use std::{any::Any, fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::{key::StoredKey, time::Timestamp};
+use crate::{key::StoredKey, outcome::WORTH_COMPRESSING, time::Timestamp};
 
 /// A conditional key-value map. It has no clock and makes no decisions.
 ///
@@ -90,6 +90,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn transactions(&self) -> Option<&dyn Transactions> {
         None
     }
+
+    /// The length in bytes from which a response of `key` is compressed. A store that bills records in units returns the
+    /// length that no longer fits into the first unit. A response below 1,024 bytes stays compressed only if it then
+    /// fits.
+    fn compress_from(&self, key: &StoredKey) -> usize {
+        let _ = key;
+        WORTH_COMPRESSING
+    }
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -108,6 +116,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn transactions(&self) -> Option<&dyn Transactions> {
         (**self).transactions()
+    }
+
+    fn compress_from(&self, key: &StoredKey) -> usize {
+        (**self).compress_from(key)
     }
 }
 

@@ -51,6 +51,10 @@ impl Store for Limited {
     fn transactions(&self) -> Option<&dyn Transactions> {
         self.store.transactions()
     }
+
+    fn compress_from(&self, key: &StoredKey) -> usize {
+        self.store.compress_from(key)
+    }
 }
 
 #[cfg(test)]

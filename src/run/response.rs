@@ -228,7 +228,7 @@ impl Driver {
         until: Option<Timestamp>,
         may_write_chunks: bool,
     ) -> Result<StoredResponse, StoreError> {
-        let stored = StoredResponse::new(response);
+        let stored = StoredResponse::compressed_from(response, self.store().compress_from(key));
         let stored = match format {
             Some(name) => stored.in_format(name),
             None => stored,

@@ -41,6 +41,10 @@
 //! state, has another version, or has a `mark`, an `execution` or an `encoding` that this release doesn't know. Attributes
 //! that aren't in this table stay in the item until the record is reclaimed.
 //!
+//! A write unit is 1 KB. The record's own attributes leave room for a response of 696 bytes, if the key has 84 bytes. A
+//! response that needs a second unit is compressed if it then fits into the first, and from 1,024 bytes on, if that makes
+//! it at least an eighth shorter.
+//!
 //! DynamoDB spreads the records over the table's partitions by their partition key. A sort key doesn't change the
 //! spread, since each record still has its own partition key. But a shared partition holds all records in one place,
 //! which DynamoDB limits to 1,000 write units per second.
@@ -131,6 +135,7 @@ use self::{
     codec::Item,
     expressions::Expressions,
     fault::{Class, Fault},
+    transaction::item_bytes,
 };
 use crate::{
     error::Error,
@@ -145,6 +150,11 @@ use crate::{
 
 /// The sort key's value in every record, if the table has a sort key and records don't share a partition.
 const RECORD_SORT_KEY: &str = "record";
+/// The size of a write unit, in bytes.
+const UNIT: usize = 1024;
+/// The length of the shortest response that's compressed, in bytes. Shorter ones hardly get smaller.
+const SHORTEST_COMPRESSED: usize = 256;
+
 /// Stores records in a DynamoDB table; see the [module's documentation](self) for the item.
 ///
 /// Cloning is cheap, and clones share the client and its connections.
@@ -161,6 +171,8 @@ struct Inner {
     /// The partition key's value in every item, if all records share it. The stored key is then the sort key.
     partition: Option<String>,
     inline_limit: usize,
+    /// The size of a completed record, besides its key and its response.
+    usual_bytes: usize,
     /// Whether a read has shown that the table has the configured sort key.
     has_sort_key: AtomicBool,
 }
@@ -447,5 +459,11 @@ impl Store for DynamoDbStore {
 
     fn transactions(&self) -> Option<&dyn Transactions> {
         Some(self)
+    }
+
+    /// A write unit is 1 KB ("Read/write capacity", DynamoDB developer guide).
+    fn compress_from(&self, key: &StoredKey) -> usize {
+        let record = item_bytes(&self.record_key(key)) + self.inner.usual_bytes;
+        (UNIT + 1).saturating_sub(record).clamp(SHORTEST_COMPRESSED, UNIT)
     }
 }

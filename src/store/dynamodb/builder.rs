@@ -15,12 +15,19 @@ use super::{
     DynamoDbStore, Inner,
     attempts::{AttemptObserver, shown},
     attributes::AttributeNames,
+    codec,
     connections::Connections,
     environment::{check_endpoint, load},
+    transaction::item_bytes,
 };
 use crate::{
     error::{Error, ErrorKind},
+    fingerprint::Fingerprint,
+    outcome::{Outcome, StoredResponse},
+    record::{Generation, Owner, Record, State},
+    settings::Execution,
     store::{StoreBuilder, builder::Configured},
+    time::Timestamp,
 };
 
 /// The maximum size of a response in the record itself. With the other attributes, an item stays under
@@ -302,6 +309,7 @@ impl Choices {
                 table: self.table,
 
                 has_sort_key: std::sync::atomic::AtomicBool::new(false),
+                usual_bytes: usual_bytes(&self.attributes),
                 attributes: self.attributes,
                 sort_key: self.sort_key,
                 partition: self.partition,
@@ -353,4 +361,26 @@ fn check_table_name(table: &str) -> Result<(), Error> {
         ));
     }
     Ok(())
+}
+
+/// Returns how many bytes DynamoDB counts for the item of a completed first run, besides its key and its response.
+fn usual_bytes(names: &AttributeNames) -> usize {
+    let now = Timestamp::from_millis(1_800_000_000_001);
+    let record = Record {
+        owner: Owner::from_bytes([0; 16]),
+        generation: Generation::first(now),
+        attempt: 1,
+        fingerprint: Fingerprint::from_digest([0; 32]),
+        lock_acquired_at: now,
+        execution: Execution::AtLeastOnce,
+        expires_at: Some(now),
+        interrupted: false,
+        // A UUID, as Lambda's request ids are.
+        request_id: Some("00000000-0000-0000-0000-000000000000".into()),
+        trace: None,
+        state: State::Completed(Outcome::Retained(StoredResponse::new(bytes::Bytes::new()))),
+    };
+    let mut item = codec::Item::new();
+    codec::put_record(&mut item, &record, names);
+    item_bytes(&item)
 }

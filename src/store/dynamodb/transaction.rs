@@ -5,6 +5,7 @@ mod limits;
 
 #[cfg(feature = "testing")]
 pub(crate) use limits::DescribedWrite;
+pub(super) use limits::item_bytes;
 
 use std::{any::Any, collections::HashMap, fmt, ops::AddAssign};
 

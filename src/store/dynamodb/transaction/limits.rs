@@ -219,7 +219,7 @@ fn same_table(one: &str, other: &str) -> bool {
 }
 
 /// An item's size as DynamoDB counts it, or a few bytes less ("Item sizes and formats", developer guide).
-pub(super) fn item_bytes(item: &Item) -> usize {
+pub(in crate::store::dynamodb) fn item_bytes(item: &Item) -> usize {
     item.iter().map(|(name, value)| name.len() + value_bytes(value)).sum()
 }
 

@@ -105,6 +105,10 @@ impl<S: Store> Store for StandingStore<S> {
     fn transactions(&self) -> Option<&dyn Transactions> {
         self.inner.transactions().is_some().then_some(self)
     }
+
+    fn compress_from(&self, key: &StoredKey) -> usize {
+        self.inner.compress_from(key)
+    }
 }
 
 impl<S: Store> Transactions for StandingStore<S> {

@@ -165,6 +165,10 @@ impl<S: Store> Store for SabotagedStore<S> {
             _ => self.inner.transactions(),
         }
     }
+
+    fn compress_from(&self, key: &StoredKey) -> usize {
+        self.inner.compress_from(key)
+    }
 }
 
 impl<S: Store> SabotagedStore<S> {
