@@ -300,7 +300,8 @@ pub(super) fn row(
         Some(lease_until) => {
             let stale = if view.is_stale() { ", stale" } else { "" };
             let ends = if lease_until > now { "ends" } else { "ended" };
-            format!("lease {ends} {}{stale}", words::relative(lease_until, now))
+            let once = if view.record.is_at_most_once_claim() { ", at most once" } else { "" };
+            format!("lease {ends} {}{stale}{once}", words::relative(lease_until, now))
         }
         None if view.record.status() == Status::Released => "free".to_owned(),
         None => match view.record.expires_at {

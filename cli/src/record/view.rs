@@ -124,9 +124,11 @@ impl View<'_> {
             attempt,
             fingerprint,
             lock_acquired_at,
+            execution,
             expires_at,
             interrupted,
             request_id,
+            trace,
             ..
         } = self.record;
         let at = |time| words::moment_and_distance(time, self.now);
@@ -134,6 +136,10 @@ impl View<'_> {
             ("status", self.state()),
             ("claimed", format!("{}, attempt {attempt}", at(*lock_acquired_at))),
         ];
+        if *execution == Execution::AtMostOnce {
+            lines
+                .push(("execution", "at most once: the handler of this claim never starts again".to_owned()));
+        }
         if *interrupted {
             lines.push((
                 "interrupted",
@@ -147,6 +153,9 @@ impl View<'_> {
             ("expires", words::expiry(*expires_at, self.now)),
             ("response", self.response()),
             ("request id", request_id.as_deref().unwrap_or("not known").to_owned()),
+        ]);
+        lines.extend(trace.as_ref().map(|trace| ("trace", trace.to_string())));
+        lines.extend([
             ("owner", owner.to_string()),
             ("generation", generation.to_string()),
             ("fingerprint", fingerprint.to_string()),
@@ -250,6 +259,11 @@ impl View<'_> {
             "generation": record.generation.get(),
             "owner": record.owner.to_string(),
             "request_id": record.request_id.as_deref(),
+            "trace": record.trace.as_deref(),
+            "execution": match record.execution {
+                Execution::AtLeastOnce => "at_least_once",
+                Execution::AtMostOnce => "at_most_once",
+            },
             "fingerprint": record.fingerprint.to_string(),
             "lock_acquired_at": words::moment(record.lock_acquired_at),
             "lock_acquired_at_ms": record.lock_acquired_at.as_millis(),
@@ -283,6 +297,7 @@ impl View<'_> {
             "is_retained": true,
             "bytes": response.length,
             "encoding": encoding,
+            "sha256": response.sha256.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
             "inline_bytes": kept_bytes,
             "parts": parts,
         })

@@ -9,6 +9,8 @@ use lambda_idempotency::{
 };
 use serde_json::json;
 
+use testkit::puts;
+
 use super::bench::{Bench, PATIENCE, RESPONSE, TABLE, completed, released};
 
 #[track_caller]
@@ -264,14 +266,19 @@ async fn an_interrupted_attempt_is_shown() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_at_most_once_claim_never_expires() {
     let bench = Bench::new().await;
-    let forever = |lock| Lock { expires_at: None, ..lock };
-    let (key, _) = bench.claim_as("run:charge", -180, forever).await;
+    let (key, _) = bench.claim_as("run:charge", -180, puts::lasting).await;
     let shown = bench.run(&["inspect", key.as_str()]).await;
-    let words = ["expires      never, until it's settled", "OutcomeUnknown (HTTP 409)", "at most once"];
+    let words = [
+        "execution    at most once",
+        "expires      never, until it's settled",
+        "OutcomeUnknown (HTTP 409)",
+        "The function runs at most once",
+    ];
     has(&shown.out, &words);
     assert!(!shown.out.contains("takes over the claim"), "{shown:?}");
     let json = &bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"];
     assert_eq!((&json["expires_at"], &json["expires_at_ms"]), (&json!(null), &json!(null)));
+    assert_eq!(json["execution"], "at_most_once");
     assert_eq!((&json["is_stale"], &json["is_expired"]), (&json!(true), &json!(false)));
     has(&bench.run(&["list", "--unresolved"]).await.out, &[key.as_str(), "1 operation unresolved"]);
 
