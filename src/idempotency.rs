@@ -1,10 +1,9 @@
 //! The entry point: [`Idempotency`], its [`Builder`] and its [`Operation`]s.
 
 mod builder;
+mod in_transaction;
 mod operation;
 mod operator;
-#[cfg(feature = "postgres")]
-mod postgres;
 
 pub use builder::Builder;
 pub use operation::Operation;

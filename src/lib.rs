@@ -126,13 +126,12 @@ pub use key::{Key, Scope, StoredKey};
 pub use key_fields::KeyFields;
 #[cfg(feature = "macros")]
 pub use lambda_idempotency_macros::idempotent;
-#[cfg(feature = "postgres")]
-pub use run::postgres::InTransaction;
 pub use run::{
     claim::{Begun, Claim, Settled},
     commit::NotCommitted,
     context::{current, staging},
     handle::ClaimHandle,
+    in_transaction::InTransaction,
     replay::Replay,
     staging::Staging,
 };

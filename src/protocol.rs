@@ -21,6 +21,14 @@
 //!            └ judge the record ─▶ Replay │ Refused         │    └ declined ─▶ Declined ── Settle ─▶ …
 //!                                                           └ refused ─ judge the record ─▶ Settled │ again
 //! ```
+//!
+//! The finished record can also go into the caller's own transaction. That transaction's lock holds the key, so nobody
+//! else writes the record meanwhile.
+//!
+//! ```text
+//! Lock ─▶ Read ─ key is claimable ─▶ Open ── Settle ─▶ Put ─ applied ─▶ Commit ─ applied ─▶ Settled
+//!                                                                          └ doubtful ─▶ Read, until the lock is free
+//! ```
 
 mod acquire;
 mod action;
@@ -73,10 +81,12 @@ enum Phase {
     Held(Running),
     /// An extension of the lease to `until` was sent to the store; the handler runs.
     Extending { running: Running, until: Timestamp },
-    /// Optimistic: the record is being read.
-    Looking,
+    /// Optimistic, or in the caller's transaction: the record is being read.
+    Looking { is_inside: bool },
     /// Optimistic: the key is claimable but not claimed, and the handler may run.
     Open(open::Basis),
+    /// The outcome was put into the caller's transaction.
+    Putting(Box<Commit>),
     /// A transaction or a conclusion was sent to the store, or will be sent again after a pause.
     Committing(Box<Commit>),
     /// The result of the transaction or conclusion is in doubt; the record is being read.
@@ -173,8 +183,10 @@ fn handle(plan: &Plan, now: Timestamp, phase: Phase, event: Event) -> Next {
             extend::send(plan, running, until)
         }
         (Phase::Extending { running, until }, event) => extend::extending(plan, running, until, event),
-        (Phase::Fresh, Event::Look) => Next::Act(Phase::Looking, Action::Read),
-        (Phase::Looking, event) => open::looking(plan, now, event),
+        (Phase::Fresh, event @ (Event::Look | Event::Lock)) => {
+            Next::Act(Phase::Looking { is_inside: event == Event::Lock }, Action::Read)
+        }
+        (Phase::Looking { is_inside }, event) => open::looking(plan, now, is_inside, event),
         (Phase::Fresh, Event::Settle(intent)) => {
             open::conclude(plan, now, open::Basis::default(), Task::new(plan, now, intent, false))
         }
@@ -182,6 +194,7 @@ fn handle(plan: &Plan, now: Timestamp, phase: Phase, event: Event) -> Next {
             let task = Task::new(plan, now, intent, basis.is_in_doubt);
             open::conclude(plan, now, basis, task)
         }
+        (Phase::Putting(commit), event) => commit::putting(plan, now, *commit, event),
         (Phase::Committing(commit), event) => commit::committing(plan, now, *commit, event),
         (Phase::LookingForCommit(commit), event) => commit::looking(plan, now, *commit, event),
         (Phase::Settling { held, task }, event) => settle::settling(plan, now, held, task, event),

@@ -44,5 +44,4 @@ mod right;
 
 pub(crate) mod protect;
 
-#[cfg(feature = "postgres")]
-pub(crate) mod postgres;
+pub(crate) mod in_transaction;

@@ -2,6 +2,7 @@
 
 mod admin;
 mod builder;
+mod caller;
 mod cipher;
 #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
 pub(crate) mod codec;
@@ -20,6 +21,7 @@ pub mod redis;
 
 pub use admin::{Page, TableProblem};
 pub use builder::StoreBuilder;
+pub use caller::CallerTransactions;
 pub use cipher::Cipher;
 pub use error::{StoreError, StoreErrorKind};
 pub use named::NamedStore;

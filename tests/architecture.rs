@@ -76,7 +76,7 @@ const ORDER_OF_RUN: &[&str] = &[
     "extension",
     "right",
     "protect",
-    "postgres",
+    "in_transaction",
 ];
 
 /// Modules that may name a store, each with the store's name. The module's users choose that store by name, or the
@@ -85,8 +85,6 @@ const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("conformance", "memory"),
     ("testing", "memory"),
     ("testing", "dynamodb"),
-    ("idempotency::postgres", "postgres"),
-    ("run::postgres", "postgres"),
     // `locate` derives keys with an `Idempotency`, which needs a store, but stores nothing in it.
     ("lambda::locate", "memory"),
 ];

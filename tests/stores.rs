@@ -101,7 +101,7 @@ mod postgres {
     use lambda_idempotency::{
         StoredKey,
         store::{
-            BoxFuture, Put, PutOutcome, Record, StoreBuilder,
+            BoxFuture, CallerTransactions as _, Put, PutOutcome, Record, StoreBuilder,
             postgres::{PostgresStore, deadpool_postgres, tokio_postgres},
         },
     };
@@ -177,9 +177,9 @@ mod postgres {
             Box::pin(async move {
                 let mut client = self.pool.get().await.unwrap();
                 let transaction = client.transaction().await.unwrap();
-                let written = self.store.put_in(&transaction, key, put).await?;
+                let written = self.store.put_in(&transaction, key, put, None).await?;
                 transaction.commit().await.unwrap();
-                Ok(written)
+                Ok(written.unwrap())
             })
         }
 
@@ -187,7 +187,7 @@ mod postgres {
             Box::pin(async move {
                 let mut client = self.pool.get().await.unwrap();
                 let transaction = client.transaction().await.unwrap();
-                let record = self.store.lock_and_read_in(&transaction, key).await?;
+                let (record, _) = self.store.lock_and_read_in(&transaction, key).await?;
                 // Waits for the rollback. Otherwise the next read could find the key still locked.
                 transaction.rollback().await.unwrap();
                 Ok(record)

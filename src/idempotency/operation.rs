@@ -303,6 +303,7 @@ impl<F: Format> Operation<F> {
             invocation: invocation.clone(),
             cut_off: None,
             way: self.idempotency.way(),
+            inside: None,
         };
         let judge = |result: Result<T, E>, policy: ErrorPolicy| {
             let error = match result {

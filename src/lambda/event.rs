@@ -397,7 +397,7 @@ impl<T: DeserializeOwned> EventLayer<T> {
             return Ok(encoded(&response)?);
         };
         let way = self.idempotency.way();
-        let target = Target { key: key.clone(), fingerprint, invocation, cut_off: None, way };
+        let target = Target { key: key.clone(), fingerprint, invocation, cut_off: None, way, inside: None };
         drop(raw);
         let handler = || inner.call(LambdaEvent::new(payload, context));
         let protected = protect(self.idempotency.driver(), target, handler, judge, as_it_is).await;

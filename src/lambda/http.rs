@@ -424,6 +424,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             invocation,
             cut_off: None,
             way: self.idempotency.way(),
+            inside: None,
         };
         let handler = || {
             let mut request = Request::from_parts(parts, body.into_body());

@@ -1,6 +1,10 @@
 //! Stores the outcome in one transaction with the handler's own writes, under a claim (T8) or optimistically.
 //! Without a claim and without writes, it stores the finished record in an ordinary write.
 //!
+//! In the caller's own transaction, the machine puts the finished record, and then commits the transaction if the library
+//! began it. A commit can be sent only once. If its answer is lost, the machine looks at the record until the key's lock
+//! is free.
+//!
 //! After an ambiguous answer, the machine sends the same request again. All values of a request are fixed when
 //! it's first sent, so the store recognises the request by its token. If no attempt at a transaction can have been
 //! applied, the next attempt gets a new submission number, and so a new token: to the store, it's another transaction.
@@ -9,8 +13,9 @@ use crate::{
     protocol::{
         Action, Decline, End, Event, Fault, Held, Intent,
         Next::{self, Act},
-        Phase, Plan, Running, open, over,
+        Phase, Plan, Refusal, Running, open, over,
         plan::Task,
+        refusal_for,
         settlement::{self, is_still_held},
     },
     record::Record,
@@ -27,7 +32,8 @@ pub(super) struct Commit {
     /// The put as it was first sent.
     pub(super) put: Put,
     pub(super) submission: u32,
-    /// How often this same request got an ambiguous answer.
+    /// How often this same request got an ambiguous answer. After a lost commit of the caller's transaction, the first
+    /// look that finds the key's lock free is ambiguous too.
     doubts: u8,
 }
 
@@ -43,6 +49,11 @@ pub(super) enum Basis {
 impl Commit {
     pub(super) fn is_doubtful(&self) -> bool {
         self.doubts > 0
+    }
+
+    /// Whether the record is in the caller's own transaction.
+    fn is_inside(&self) -> bool {
+        matches!(self.basis, Basis::Open(open::Basis { is_inside: true, .. }))
     }
 
     /// Whether the conclusion may have been applied, and its record may have expired since. If so, a missing
@@ -71,7 +82,27 @@ pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task, submissi
 
 /// Sends `put` for the first time.
 pub(super) fn begin(basis: Basis, task: Task, put: Put, submission: u32) -> Next {
-    submit(Commit { basis, task, put, submission, doubts: 0 })
+    let commit = Commit { basis, task, put, submission, doubts: 0 };
+    if commit.is_inside() {
+        let put = commit.put.clone();
+        return Act(Phase::Putting(Box::new(commit)), Action::Put(put));
+    }
+    submit(commit)
+}
+
+/// Handles the answer to a put in the caller's transaction. Nobody else sees the record before the commit. So if the put
+/// failed, nothing is written, whether or not the put was applied in the transaction.
+pub(super) fn putting(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
+    match event {
+        Event::Answered(PutOutcome::Applied) => match commit.task.intent {
+            Intent::Commit(_) => submit(commit),
+            // The caller commits the transaction.
+            _ => over(End::Recorded),
+        },
+        Event::Answered(PutOutcome::Refused(record)) => examine(plan, now, commit, record, true),
+        Event::Failed(Fault { kind, .. }) => over(End::NotCommitted(refusal_for(kind))),
+        _ => Act(Phase::Putting(Box::new(commit)), Action::Nothing),
+    }
 }
 
 fn submit(commit: Commit) -> Next {
@@ -88,6 +119,10 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
         Event::Answered(PutOutcome::Applied) => over(End::Recorded),
         Event::Answered(PutOutcome::Refused(record)) => examine(plan, now, commit, record, true),
         Event::Declined => declined(commit, Decline::Condition),
+        Event::Failed(Fault { kind, maybe_applied: false }) if commit.is_inside() => {
+            over(End::NotCommitted(refusal_for(kind)))
+        }
+        Event::Failed(_) if commit.is_inside() => look_again(commit),
         // Another transaction is using one of the items, or an earlier attempt at this transaction is in progress.
         // This attempt wrote nothing, but an earlier attempt may have.
         Event::Failed(Fault { kind: StoreErrorKind::Conflict, maybe_applied }) => {
@@ -134,6 +169,12 @@ fn doubtful(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -
         return submit_again(plan, now, commit);
     }
     Act(Phase::LookingForCommit(Box::new(commit)), Action::Read)
+}
+
+/// Reads the record after an ambiguous answer about a commit that can't be sent again.
+fn look_again(commit: Commit) -> Next {
+    let doubts = commit.doubts.saturating_add(1);
+    Act(Phase::LookingForCommit(Box::new(Commit { doubts, ..commit })), Action::Read)
 }
 
 fn submit_again(plan: &Plan, now: Timestamp, commit: Commit) -> Next {
@@ -186,13 +227,23 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
         // The record is gone, so it's unknown whether the transaction was applied.
         Basis::Claim(_) if record.is_none() && commit.doubts > 0 => unresolved(plan, &commit),
         Basis::Claim(held) => Next::RecordAnew { lost: held.clone(), task: commit.task, record },
-        Basis::Open(basis) if !is_refused && basis.is_as_seen(record.as_ref()) => {
+        // The key's lock is free. But if the session that sent the commit still held it when the record was read, the
+        // transaction may have been committed just after that. Only a look that begins later tells.
+        Basis::Open(basis) if basis.is_inside && commit.doubts == 1 && basis.is_as_seen(record.as_ref()) => {
+            look_again(commit)
+        }
+        Basis::Open(basis) if !basis.is_inside && !is_refused && basis.is_as_seen(record.as_ref()) => {
             retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
         }
         Basis::Open(basis) => {
-            let may_send_again = !commit.may_have_come_and_gone(plan, now);
+            let otherwise = if commit.may_have_come_and_gone(plan, now) {
+                Some(End::Unresolved(None))
+            } else {
+                let has_ended = basis.is_inside && commit.is_doubtful();
+                has_ended.then_some(End::NotCommitted(Refusal::Unavailable))
+            };
             let basis = open::Basis { losses: basis.losses + 1, ..basis.clone() };
-            open::lost(plan, now, basis, commit.submission, commit.task, record, may_send_again)
+            open::lost(plan, now, basis, commit.submission, commit.task, record, otherwise)
         }
     }
 }

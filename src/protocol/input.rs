@@ -33,6 +33,9 @@ pub enum Event {
     Settle(Intent),
     /// Read the record without claiming.
     Look,
+    /// Lock the key in the caller's own transaction, and read the record. The transaction's lock then holds the key
+    /// until the transaction ends. The settlement is put into the transaction.
+    Lock,
     /// Extend the held claim's lease to this time.
     Extend(Timestamp),
     /// The store answered an `Action::Commit`: the record's condition held, but a condition of the

@@ -30,6 +30,8 @@ pub(super) struct Basis {
     pub(super) submissions: u32,
     /// Whether an earlier transaction got an ambiguous answer, so that it may still be applied.
     pub(super) is_in_doubt: bool,
+    /// Whether the caller's own transaction locks the key, and keeps the record.
+    pub(super) is_inside: bool,
 }
 
 impl Basis {
@@ -44,8 +46,8 @@ impl Basis {
 }
 
 /// Handles the read before the handler runs.
-pub(super) fn looking(plan: &Plan, now: Timestamp, event: Event) -> Next {
-    let open = |seen| Act(Phase::Open(Basis { seen, ..Basis::default() }), Action::Open);
+pub(super) fn looking(plan: &Plan, now: Timestamp, is_inside: bool, event: Event) -> Next {
+    let open = |seen| Act(Phase::Open(Basis { seen, is_inside, ..Basis::default() }), Action::Open);
     let refuse = |refusal| Act(Phase::Over, Action::Refused(refusal));
     match event {
         // Without a record, nothing can be replayed, and it's too late to run.
@@ -60,7 +62,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, event: Event) -> Next {
             judgement => refuse(refusal(judgement)),
         },
         Event::Failed(Fault { kind, .. }) => refuse(refusal_for(kind)),
-        _ => Act(Phase::Looking, Action::Nothing),
+        _ => Act(Phase::Looking { is_inside }, Action::Nothing),
     }
 }
 
@@ -97,8 +99,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
 
 /// Decides how to continue when the record has changed since it was read, and doesn't have this run's outcome.
 ///
-/// If the key is claimable and `may_send_again` is true, this concludes again. If `may_send_again` is
-/// false, the result is unknown: an earlier attempt may have been applied, and its record may have expired since.
+/// If the key is claimable, this concludes again, unless `otherwise` says how the run ends in that case.
 pub(super) fn lost(
     plan: &Plan,
     now: Timestamp,
@@ -106,7 +107,7 @@ pub(super) fn lost(
     submission: u32,
     task: Task,
     record: Option<Record>,
-    may_send_again: bool,
+    otherwise: Option<End>,
 ) -> Next {
     let not_committed = |refusal| over(End::NotCommitted(refusal));
     let judgement =
@@ -114,8 +115,8 @@ pub(super) fn lost(
     match (judgement, record) {
         (Some(Judgement::Replay), Some(record)) => over(End::Superseded(record)),
         (None | Some(Judgement::Reclaim | Judgement::TakeOver), seen) => {
-            if !may_send_again {
-                return over(End::Unresolved(None));
+            if let Some(end) = otherwise {
+                return over(end);
             }
             if basis.losses >= MAX_LOSSES {
                 return not_committed(Refusal::InProgress(None));

@@ -32,8 +32,10 @@ impl State {
             | Phase::LookingForClaim(Claiming { goal: Goal::Record(task), .. })
             | Phase::Settling { task, .. }
             | Phase::LookingForSettlement { task, .. } => task,
-            Phase::Committing(commit) | Phase::LookingForCommit(commit) => &commit.task,
-            Phase::Fresh | Phase::Claiming(_) | Phase::LookingForClaim(_) | Phase::Looking => {
+            Phase::Putting(commit) | Phase::Committing(commit) | Phase::LookingForCommit(commit) => {
+                &commit.task
+            }
+            Phase::Fresh | Phase::Claiming(_) | Phase::LookingForClaim(_) | Phase::Looking { .. } => {
                 return limits.ask_by;
             }
             Phase::Releasing { why: Refusal::NoTimeLeft, .. } => return limits.answer_by,

@@ -45,7 +45,7 @@ pub struct Claim {
     /// Whether an extension found that the claim isn't held anymore.
     is_lost: bool,
     /// The right that's used instead of a claim while idempotency isn't enforced.
-    unenforced: Option<Box<Unenforced>>,
+    unenforced: Option<Box<Unenforced<'static>>>,
 }
 
 /// The result of beginning an operation with [`Operation::begin`](crate::Operation::begin), or with `begin_in` in your
@@ -250,7 +250,8 @@ impl Claim {
         }
         let status = verdict.status();
         let key = self.handle.key();
-        let ending = self.driver.settle(key, &mut self.state, verdict, writes, self.is_copied).await?;
+        let requests = self.driver.to_store(writes);
+        let ending = self.driver.settle(key, &mut self.state, verdict, &requests, self.is_copied).await?;
         self.report(&ending, status);
         Ok(ending)
     }

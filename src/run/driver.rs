@@ -73,7 +73,7 @@ pub(crate) struct Shared {
 }
 
 /// Sends one operation's requests: to the store, or in the caller's transaction.
-pub(super) trait Requests: Sync {
+pub(crate) trait Requests: Sync {
     fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>>;
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>>;
@@ -86,10 +86,18 @@ pub(super) trait Requests: Sync {
         submission: u32,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>>;
 
-    /// Whether the first failed write ends the settlement, because no retry can succeed.
-    fn end_with_an_error(&self) -> bool {
-        false
-    }
+    /// Whether a success is committed: with the handler's own writes, or by the end of the caller's transaction.
+    fn commits(&self) -> bool;
+}
+
+/// Requests in a transaction of the caller's own.
+pub(crate) trait Inside: Requests + Send {
+    /// Commits the transaction if `commits`, and otherwise rolls it back. Does nothing to a transaction that the caller
+    /// ends, or that has ended.
+    fn end(&self, commits: bool) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Whether the caller's code has ended the transaction itself.
+    fn has_ended(&self) -> bool;
 }
 
 /// Requests to a store, with the handler's own writes if there are any.
@@ -224,7 +232,7 @@ impl Driver {
         let is_claiming = matches!(event, Event::Begin);
         // Whether another executor's record may be judged stale. Other executors know only the wall clock. If this
         // process's wall clock was set back, the earlier time is the safe one to judge by.
-        let is_judging = matches!(event, Event::Begin | Event::Look);
+        let is_judging = matches!(event, Event::Begin | Event::Look | Event::Lock);
         loop {
             let (wall, now) = self.clock.read();
             let action = step(state, Input { now: if is_judging { wall } else { now }, event });
@@ -237,11 +245,6 @@ impl Driver {
                     Ok(written) => {
                         applied = (written == PutOutcome::Applied).then(|| put.into_record());
                         Event::Answered(written)
-                    }
-                    Err(error) if requests.end_with_an_error() => {
-                        let action = Action::Settled(End::NotCommitted(refusal_for(error.kind())));
-                        let store_error = Some(error.maybe_applied(false));
-                        return Driven { action, store_error, applied: None, details };
                     }
                     Err(error) => failed(error, &mut store_error),
                 },
@@ -363,6 +366,10 @@ impl Requests for ToStore<'_> {
                 key.derive(&format!("transaction {submission} of {owner} in generation {generation}"));
             transactions.commit(key, put, writes, &token).await
         })
+    }
+
+    fn commits(&self) -> bool {
+        self.writes.is_some()
     }
 }
 

@@ -1,7 +1,9 @@
 //! Operations without a claim: the handler runs first, then one transaction stores its outcome and its writes.
+//!
+//! That transaction may also be the caller's own, in which the handler runs. Its lock holds the key.
 
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     fingerprint::Fingerprint,
     invocation::Invocation,
     key::StoredKey,
@@ -11,26 +13,29 @@ use crate::{
         begin::replayed,
         claim::Begun,
         context::refuse_within_itself,
-        driver::{Declined, Driver, Ending, Opened},
+        driver::{Declined, Driver, Ending, Inside, Opened, Requests},
         lease::Timing,
-        refusal::Refused,
+        refusal::{Refused, not_committed, not_concluded},
         response::Verdict,
+        unenforced::end,
     },
-    store::OwnWrites,
+    store::{OwnWrites, StoreError},
     time::{Stopwatch, Timestamp},
 };
 
 /// An operation that runs without a claim.
-pub(super) struct Optimistic {
+pub(super) struct Optimistic<'t> {
     driver: Driver,
     key: StoredKey,
     state: Box<State>,
-    cut_off: Timestamp,
+    cut_off: Option<Timestamp>,
     /// Whether a copy of the outcome may be cached.
     is_copied: bool,
+    /// The caller's own transaction, if it keeps the record.
+    inside: Option<&'t dyn Inside>,
 }
 
-impl Optimistic {
+impl<'t> Optimistic<'t> {
     /// Starts an operation without a claim, or finds its outcome. Sends no request if `reads_first` is false.
     pub(super) async fn begin(
         driver: &Driver,
@@ -38,6 +43,7 @@ impl Optimistic {
         fingerprint: Fingerprint,
         invocation: &Invocation,
         reads_first: bool,
+        inside: Option<&'t dyn Inside>,
     ) -> Result<Begun<Self>, Refused> {
         let reported = |error: Error| Refused::from(error).reported(key);
         refuse_within_itself(key).map_err(reported)?;
@@ -48,22 +54,35 @@ impl Optimistic {
             observe::asked(stopwatch);
             return answer.map(Begun::Replay).map_err(|refused| refused.reported(key));
         }
-        let ticket = driver.cache().and_then(|cache| cache.ticket_in(invocation));
+        // The caller may still roll its transaction back.
+        let ticket =
+            driver.cache().filter(|_| inside.is_none()).and_then(|cache| cache.ticket_in(invocation));
         // Without a claim, there's no lease that could be extended or could expire.
         let timing = Timing::unextended(&driver.settings, now, invocation);
         let state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
+        // An open transaction would keep its locks in a frozen sandbox, so it's rolled back in the last half of the reserve.
+        let cut_off = match inside {
+            Some(_) => {
+                let reserve = driver.settings.answer_reserve / 2;
+                invocation.deadline().map(|deadline| deadline.saturating_sub(reserve))
+            }
+            None => Some(timing.cut_off),
+        };
         let mut it = Self {
             driver: driver.clone(),
             key: key.clone(),
             state,
-            cut_off: timing.cut_off,
+            cut_off,
             is_copied: ticket.is_some(),
+            inside,
         };
         if !reads_first {
             return Ok(Begun::Claimed(it));
         }
-        let requests = driver.to_store(None);
-        let opened = driver.open(key, &mut it.state, Event::Look, &requests).await;
+        let opened = match it.inside {
+            Some(inside) => driver.open(key, &mut it.state, Event::Lock, inside).await,
+            None => driver.open(key, &mut it.state, Event::Look, &driver.to_store(None)).await,
+        };
         observe::asked(stopwatch);
         match opened.map_err(|refused| refused.reported(key))? {
             Opened::Open | Opened::Claimed(_) => Ok(Begun::Claimed(it)),
@@ -88,9 +107,47 @@ impl Optimistic {
         self.state.is_in_doubt()
     }
 
-    /// When the handler is cut off.
-    pub(super) fn cut_off(&self) -> Timestamp {
+    /// Returns this run without the caller's transaction.
+    pub(super) fn outside(self) -> Optimistic<'static> {
+        let Self { driver, key, state, cut_off, is_copied, inside: _ } = self;
+        Optimistic { driver, key, state, cut_off, is_copied, inside: None }
+    }
+
+    /// Returns this run in the caller's transaction.
+    pub(super) fn inside(&mut self, inside: &'t dyn Inside) {
+        self.inside = Some(inside);
+    }
+
+    /// When the handler is cut off. `None` means never.
+    pub(super) fn cut_off(&self) -> Option<Timestamp> {
         self.cut_off
+    }
+
+    /// Whether the handler runs in the caller's own transaction.
+    pub(super) fn is_inside(&self) -> bool {
+        self.inside.is_some()
+    }
+
+    /// Whether a handler that has begun may run on after its cut-off.
+    pub(super) fn may_run_on(&self) -> bool {
+        self.is_inside() && !self.driver.settings.cut_off
+    }
+
+    /// Rolls the caller's transaction back, if there's one that the library began.
+    pub(super) async fn roll_back(&self) {
+        if let Some(inside) = self.inside {
+            // An unanswered rollback happens later.
+            let _ = end(&self.driver, inside, self.state.plan().limits, false).await;
+        }
+    }
+
+    /// Returns the error for a run whose outcome isn't stored. `cause` is the store's last error.
+    pub(super) fn not_concluded(&self, end: &End, cause: Option<StoreError>) -> Error {
+        match (self.inside, end, cause) {
+            (Some(inside), End::NotCommitted(_), Some(_)) if inside.has_ended() => ended_early(&self.key),
+            (Some(_), End::NotCommitted(_), Some(cause)) => not_committed(&self.key, cause),
+            (_, _, cause) => not_concluded(&self.key, end, cause, self.driver.now()),
+        }
     }
 
     /// Settles as `verdict` says, together with `writes` if there are any. Reports and returns how that ended.
@@ -103,8 +160,19 @@ impl Optimistic {
         verdict: Verdict,
         writes: Option<&OwnWrites>,
     ) -> Result<Ending, Declined> {
-        let is_put = !verdict.is_without_outcome();
-        let ending = self.driver.settle(&self.key, &mut self.state, verdict, writes, self.is_copied).await?;
+        // After `begin_in`, the caller commits the outcome.
+        let is_put = !verdict.is_without_outcome() && self.inside.is_none_or(|it| it.commits());
+        let to_store = self.driver.to_store(writes);
+        let requests: &dyn Requests = match self.inside {
+            Some(inside) if inside.commits() && !verdict.is_success() => {
+                self.roll_back().await;
+                return Ok(Ending { end: End::Recorded, store_error: None, applied: None });
+            }
+            Some(inside) => inside,
+            None => &to_store,
+        };
+        let ending =
+            self.driver.settle(&self.key, &mut self.state, verdict, requests, self.is_copied).await?;
         match &ending.end {
             End::Recorded if is_put => observe::concluded(&self.key),
             End::Superseded(_) => observe::outrun(&self.key),
@@ -115,4 +183,18 @@ impl Optimistic {
         }
         Ok(ending)
     }
+}
+
+/// Returns the error for an operation whose code has ended the transaction with an SQL statement, and reports the error.
+fn ended_early(key: &StoredKey) -> Error {
+    let error = Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "{key}: the operation's transaction has ended before its outcome was recorded: its code ran COMMIT or \
+             ROLLBACK as SQL. So nothing is recorded, what the code committed stays, and a retry runs it again. Leave \
+             out the statement; for a partial rollback, use a savepoint"
+        ),
+    );
+    observe::not_committed(key, &error, false);
+    error
 }

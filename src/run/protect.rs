@@ -20,11 +20,8 @@ use crate::{
         brake::Passage,
         claim::Begun,
         context::{OperationContext, Running, refusals_around, within},
-        driver::{Declined, Driver, Ending, Way},
-        refusal::{
-            self, RefusedBy, alone_in_doubt, declined, not_concluded, refusal_error, unresolved,
-            wrong_closure_type,
-        },
+        driver::{Declined, Driver, Ending, Inside, Way},
+        refusal::{self, RefusedBy, alone_in_doubt, declined, refusal_error, unresolved, wrong_closure_type},
         replay::Replay,
         response::Verdict,
         right::Right,
@@ -37,13 +34,15 @@ use crate::{
 };
 
 /// One delivery of one operation.
-pub(crate) struct Target {
+pub(crate) struct Target<'t> {
     pub(crate) key: StoredKey,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) invocation: Invocation,
     /// The latest time at which the handler is cut off. The claim's own cut-off may be earlier.
     pub(crate) cut_off: Option<Timestamp>,
     pub(crate) way: Way,
+    /// The caller's own transaction, if the library began one to keep the record.
+    pub(crate) inside: Option<&'t dyn Inside>,
 }
 
 /// A wrapper's answer.
@@ -71,16 +70,16 @@ impl From<Error> for Stopped {
 }
 
 /// What a delivery may do.
-enum Entry {
+enum Entry<'t> {
     /// Run the handler under this right.
-    Run(Box<(Right, Staging, OperationContext)>),
+    Run(Box<(Right<'t>, Staging, OperationContext)>),
     /// Run the handler without one, since the store failed and the settings allow that.
     Unprotected(OperationContext),
     Replay(Replay),
 }
 
 /// How a handler's result was settled, and so which answer counts.
-enum Finished {
+pub(super) enum Finished {
     Ran,
     RanUnrecorded,
     Replayed(Replay),
@@ -105,7 +104,7 @@ pub(crate) fn as_it_is<T: 'static>(answer: AnyAnswer) -> Option<Ready<T>> {
 /// As [`protect_caught`].
 pub(crate) async fn protect<T, U, Fut, Again>(
     driver: &Driver,
-    target: Target,
+    target: Target<'_>,
     handler: impl FnOnce() -> Fut,
     judge: impl FnMut(T, ErrorPolicy) -> (Verdict, U),
     again: impl FnMut(AnyAnswer) -> Option<Again>,
@@ -139,7 +138,7 @@ where
 /// its own writes.
 pub(crate) async fn protect_caught<T, U, Fut, Again>(
     driver: &Driver,
-    target: Target,
+    target: Target<'_>,
     handler: impl FnOnce() -> Fut,
     mut judge: impl FnMut(T, ErrorPolicy) -> (Verdict, U),
     mut again: impl FnMut(AnyAnswer) -> Option<Again>,
@@ -200,7 +199,9 @@ where
             }
             (Ended::CutOff, _) => {
                 let is_replaced = Box::pin(is_replaced(driver, &right)).await;
-                return Err(cut_off(driver, &right, is_replaced).into());
+                let error = cut_off(driver, &right, is_replaced);
+                Box::pin(right.give_up()).await;
+                return Err(error.into());
             }
             (Ended::NotBegun, None) => return Err(Box::pin(release_unrun(driver, right)).await.into()),
         };
@@ -237,9 +238,14 @@ where
 // The functions below name no type of the user's, so that they're compiled only once.
 
 /// Decides what a delivery may do.
-async fn enter(driver: &Driver, target: Target, passage: Option<&Passage<'_>>) -> Result<Entry, Stopped> {
-    let Target { key, fingerprint, invocation, cut_off: _, way } = target;
-    let begun = Right::begin(driver, &key, fingerprint, &invocation, way).await;
+async fn enter<'t>(
+    driver: &Driver,
+    target: Target<'t>,
+    passage: Option<&Passage<'_>>,
+) -> Result<Entry<'t>, Stopped> {
+    let Target { key, fingerprint, invocation, cut_off: _, way, inside } = target;
+    let is_inside = inside.is_some();
+    let begun = Right::begin(driver, &key, fingerprint, &invocation, way, inside).await;
     // If the store failed, or no time was left to ask it, nothing is known of the key. In each other case, the key has a
     // record, or runs now.
     let is_known = begun.as_ref().err().is_none_or(|refused| {
@@ -253,7 +259,9 @@ async fn enter(driver: &Driver, target: Target, passage: Option<&Passage<'_>>) -
         Ok(Begun::Claimed(right)) => right,
         Ok(Begun::Replay(replay)) => return Ok(Entry::Replay(replay)),
         Err(refused)
-            if refused.by == RefusedBy::Store && passage.is_some_and(Passage::may_run_unprotected) =>
+            if refused.by == RefusedBy::Store
+                && !is_inside
+                && passage.is_some_and(Passage::may_run_unprotected) =>
         {
             observe::unprotected("store failure");
             return Ok(Entry::Unprotected(OperationContext::unprotected(invocation)));
@@ -265,7 +273,8 @@ async fn enter(driver: &Driver, target: Target, passage: Option<&Passage<'_>>) -
     let context = OperationContext {
         invocation,
         claim: right.handle(way),
-        staging: Some(staging.clone()),
+        // A handler in the caller's transaction writes there.
+        staging: (!is_inside).then(|| staging.clone()),
         refusals,
         running: Some(Running::inside(key)),
     };
@@ -276,7 +285,7 @@ async fn enter(driver: &Driver, target: Target, passage: Option<&Passage<'_>>) -
 /// operation as if the handler had returned an error. Callers box the future, so that no other path reserves its size.
 async fn give_up(
     driver: &Driver,
-    mut right: Right,
+    mut right: Right<'_>,
     refusals: &Refusals,
     message: &str,
     error: Error,
@@ -420,9 +429,9 @@ pub(crate) async fn until<T>(
 }
 
 /// Settles as the verdict says. If the verdict is a success, the writes that the handler staged are committed too.
-async fn finish(
+pub(super) async fn finish(
     driver: &Driver,
-    right: &mut Right,
+    right: &mut Right<'_>,
     verdict: Verdict,
     writes: Option<Box<OwnWrites>>,
 ) -> Result<Finished, Error> {
@@ -450,13 +459,13 @@ async fn finish(
             let outcome = driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
             outcome.map(Finished::Replayed)
         }
-        end => Err(not_concluded(key, &end, ending.store_error, driver.now())),
+        end => Err(right.not_concluded(driver, &end, ending.store_error)),
     }
 }
 
 /// Releases the claim of a process that was frozen between its claim and its handler. Nothing ran, so the
 /// next delivery may run at once, even under at-most-once.
-async fn release_unrun(driver: &Driver, mut right: Right) -> Error {
+async fn release_unrun(driver: &Driver, mut right: Right<'_>) -> Error {
     // If the release fails, the claim is like one that was dropped.
     let _ = right.settle_with(Verdict::Release, None).await;
     refusal_error(right.key(), Refusal::NoTimeLeft, None, driver.now())
@@ -464,7 +473,7 @@ async fn release_unrun(driver: &Driver, mut right: Right) -> Error {
 
 /// Whether a run under at-most-once lost its claim because an operator settled or released the record. Returns `false`
 /// if the record can't be read within [`LAST_LOOK`].
-async fn is_replaced(driver: &Driver, right: &Right) -> bool {
+async fn is_replaced(driver: &Driver, right: &Right<'_>) -> bool {
     let Right::Claim(claim) = right else { return false };
     if driver.settings.execution != Execution::AtMostOnce || !claim.is_lost() {
         return false;
@@ -484,7 +493,7 @@ async fn is_replaced(driver: &Driver, right: &Right) -> bool {
 /// the claim's lease frees the key. Without a claim, nothing was written, unless a declined transaction is in doubt.
 ///
 /// `is_replaced` says whether the claim was lost because an operator settled or released the record.
-fn cut_off(driver: &Driver, right: &Right, is_replaced: bool) -> Error {
+fn cut_off(driver: &Driver, right: &Right<'_>, is_replaced: bool) -> Error {
     let (key, now) = (right.key(), driver.now());
     observe::cut_off(key, right.generation(), now);
     match right {

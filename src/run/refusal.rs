@@ -338,8 +338,7 @@ pub(super) fn declined(key: &StoredKey, why: Decline, cause: Option<StoreError>,
 }
 
 /// Returns the error for a transaction of the caller that certainly wasn't committed, and reports the error.
-#[cfg(feature = "postgres")]
-pub(crate) fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
+pub(super) fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
     // The message itself says what to correct: most people don't look at an error's source.
     let why = match kind(cause.kind()) {
         ErrorKind::Invalid => format!(": {cause}"),

@@ -13,11 +13,11 @@ use crate::{
     protocol::{Event, Intent, State},
     record::{Owner, Record, Status},
     run::{
-        driver::{Declined, Driver, Ending, pause},
+        driver::{Declined, Driver, Ending, Requests, pause},
         refusal::{store_error, unread_successor},
         replay::{Replay, outcome_of},
     },
-    store::{OwnWrites, StoreError, StoreErrorKind},
+    store::{StoreError, StoreErrorKind},
     time::{Stopwatch, Timestamp},
 };
 
@@ -103,7 +103,7 @@ impl Verdict {
 }
 
 impl Driver {
-    /// Settles the operation in `state` as `verdict` says, together with the handler's own `writes` if there are any.
+    /// Settles the operation in `state` as `verdict` says, by `requests`.
     ///
     /// While the settlement is prepared, the claim is still held. If this future is dropped at that time, the
     /// library logs that the claim is abandoned.
@@ -116,16 +116,16 @@ impl Driver {
         key: &StoredKey,
         state: &mut State,
         verdict: Verdict,
-        writes: Option<&OwnWrites>,
+        requests: &dyn Requests,
         is_copied: bool,
     ) -> Result<Ending, Declined> {
         let response = verdict.response().filter(|_| is_copied).cloned();
         let until = self.prepare_until(state);
         let intent = self.intent(key, state, verdict, until).await;
-        let intent = if writes.is_some() { intent.committed() } else { intent };
+        let intent = if requests.commits() { intent.committed() } else { intent };
         let ticket = response.as_ref().and_then(|_| Some(self.cache()?.ticket()));
         let stopwatch = Stopwatch::start();
-        let driven = self.drive(key, state, Event::Settle(intent), &self.to_store(writes)).await;
+        let driven = self.drive(key, state, Event::Settle(intent), requests).await;
         observe::settling_ended(stopwatch);
         let mut ending = driven.settled(state)?;
         if let (Some(response), Some(record), Some(cache)) = (response, ending.applied.take(), self.cache()) {
@@ -135,7 +135,7 @@ impl Driver {
     }
 
     /// Returns the time at which the preparation of a settlement must end if it begins now.
-    pub(super) fn prepare_until(&self, state: &State) -> Timestamp {
+    fn prepare_until(&self, state: &State) -> Timestamp {
         let now = self.now();
         let limits = state.plan().limits;
         if limits.answer_by.is_none_or(|answer_by| now.until(answer_by) > limits.reserve) {
@@ -151,13 +151,7 @@ impl Driver {
 
     /// Prepares a settlement: encodes the response, and writes it in chunks if it's too large for the record,
     /// by the time `until`.
-    pub(super) async fn intent(
-        &self,
-        key: &StoredKey,
-        state: &State,
-        verdict: Verdict,
-        until: Timestamp,
-    ) -> Intent {
+    async fn intent(&self, key: &StoredKey, state: &State, verdict: Verdict, until: Timestamp) -> Intent {
         match verdict {
             Verdict::Complete(response, format) => {
                 Intent::Complete(self.outcome(key, state, response, format, until).await)

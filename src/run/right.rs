@@ -1,53 +1,57 @@
-//! The rights under which a handler runs: a claim, an optimistic run, and the right of a run that isn't enforced.
+//! The rights under which a handler runs: a claim, an optimistic run, which may be in the caller's own transaction, and the
+//! right of a run that isn't enforced.
 
 use std::future::{Future, pending};
 
 use crate::{
+    error::Error,
     fingerprint::Fingerprint,
     invocation::Invocation,
     key::StoredKey,
     observe,
+    protocol::End,
     record::Generation,
     run::{
         begin::begin,
         claim::{Begun, Claim},
-        driver::{Declined, Driver, Ending, Way},
+        driver::{Declined, Driver, Ending, Inside, Way},
         extension::keep,
         handle::ClaimHandle,
         optimistic::Optimistic,
-        refusal::Refused,
+        refusal::{Refused, not_concluded},
         response::Verdict,
         unenforced::Unenforced,
         watch::{CutOff, Ended, watch},
     },
-    store::OwnWrites,
+    store::{OwnWrites, StoreError},
     time::{Clock, Timestamp},
 };
 
 /// The right that a handler runs under.
-pub(super) enum Right {
+pub(super) enum Right<'t> {
     Claim(Claim),
-    Optimistic(Optimistic),
-    Unenforced(Box<Unenforced>),
+    Optimistic(Optimistic<'t>),
+    Unenforced(Box<Unenforced<'t>>),
 }
 
-impl Right {
-    /// Returns the right to run, or the recorded outcome.
+impl<'t> Right<'t> {
+    /// Returns the right to run, or the recorded outcome. `inside` is the caller's transaction, if the library began one.
     pub(super) async fn begin(
         driver: &Driver,
         key: &StoredKey,
         fingerprint: Fingerprint,
         invocation: &Invocation,
         way: Way,
+        inside: Option<&'t dyn Inside>,
     ) -> Result<Begun<Self>, Refused> {
         if !driver.settings.is_enforced() {
-            let right = Unenforced::new(driver, key, fingerprint, invocation, way);
+            let right = Unenforced::new(driver, key, fingerprint, invocation, way, inside);
             return Ok(Begun::Claimed(Self::Unenforced(Box::new(right))));
         }
         Ok(match way {
             Way::Claimed => begin(driver, key, fingerprint, invocation).await?.map(Self::Claim),
             Way::Optimistic { reads_first } => {
-                Optimistic::begin(driver, key, fingerprint, invocation, reads_first)
+                Optimistic::begin(driver, key, fingerprint, invocation, reads_first, inside)
                     .await?
                     .map(Self::Optimistic)
             }
@@ -95,7 +99,7 @@ impl Right {
         running: impl Future<Output = T>,
     ) -> Ended<T> {
         let at = match self {
-            Self::Claim(claim) => claim.timing().cut_off_under(claim.held().lock.lease_until),
+            Self::Claim(claim) => Some(claim.timing().cut_off_under(claim.held().lock.lease_until)),
             Self::Optimistic(it) => it.cut_off(),
             Self::Unenforced(it) => {
                 let company = Box::pin(async {
@@ -106,10 +110,14 @@ impl Right {
                 return watch(running, clock, &CutOff::at(None), Some(company)).await;
             }
         };
-        let at = latest.map_or(at, |latest| latest.min(at));
-        let cut_off = match self {
-            Self::Claim(claim) if !claim.driver().settings.cut_off => CutOff::before_start(at),
-            _ => CutOff::at(Some(at)),
+        let may_run_on = match self {
+            Self::Claim(claim) => !claim.driver().settings.cut_off,
+            Self::Optimistic(it) => it.may_run_on(),
+            Self::Unenforced(_) => true,
+        };
+        let cut_off = match at.into_iter().chain(latest).min() {
+            Some(at) if may_run_on => CutOff::before_start(at),
+            at => CutOff::at(at),
         };
         match self {
             Self::Claim(claim) if claim.timing().is_extended() => {
@@ -122,8 +130,11 @@ impl Right {
 
     /// Reports a run without a claim. A run under a claim was reported when the key was claimed.
     pub(super) fn report_run<T>(&self, ended: &Ended<T>) {
-        if let (Self::Optimistic(it), Ended::Returned(_) | Ended::Panicked(_)) = (self, ended) {
-            observe::ran_optimistically(it.key());
+        match (self, ended) {
+            (Self::Optimistic(it), Ended::Returned(_) | Ended::Panicked(_)) if !it.is_inside() => {
+                observe::ran_optimistically(it.key());
+            }
+            _ => {}
         }
     }
 
@@ -136,6 +147,22 @@ impl Right {
             Self::Claim(claim) => claim.settle_with(verdict, writes).await,
             Self::Optimistic(it) => it.settle_with(verdict, writes).await,
             Self::Unenforced(it) => it.settle_with(verdict, writes).await,
+        }
+    }
+
+    /// Gives the right up after its handler was cut off. Rolls the caller's transaction back, if there's one. Nothing else
+    /// is settled.
+    pub(super) async fn give_up(&self) {
+        if let Self::Optimistic(it) = self {
+            it.roll_back().await;
+        }
+    }
+
+    /// Returns the error for a run whose outcome isn't stored. `cause` is the store's last error.
+    pub(super) fn not_concluded(&self, driver: &Driver, end: &End, cause: Option<StoreError>) -> Error {
+        match self {
+            Self::Optimistic(it) => it.not_concluded(end, cause),
+            Self::Claim(_) | Self::Unenforced(_) => not_concluded(self.key(), end, cause, driver.now()),
         }
     }
 }

@@ -215,7 +215,8 @@ impl Shadow {
         verdict: Verdict,
     ) -> (Would, Option<StoreError>) {
         let (driver, key, compared) = (self.driver.clone(), self.key.clone(), verdict.clone());
-        let settling = Box::pin(driver.settle(&key, &mut state, verdict, None, false));
+        let requests = driver.to_store(None);
+        let settling = Box::pin(driver.settle(&key, &mut state, verdict, &requests, false));
         let Some(Ok(ending)) = self.in_time(settling).await else { return (Would::Unknown, None) };
         let would = match ending.end {
             End::Recorded if is_takeover => Would::TakeOver,

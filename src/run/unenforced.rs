@@ -5,31 +5,33 @@ use crate::{
     fingerprint::Fingerprint,
     invocation::Invocation,
     key::StoredKey,
-    protocol::{End, Held},
+    protocol::{Decline, End, Held, Limits},
     record::{Generation, Lock, Owner},
     run::{
-        alone::commit_alone,
-        driver::{Declined, Driver, Ending, Way},
+        alone::{commit_alone, first_call_until},
+        driver::{Declined, Driver, Ending, Inside, Way},
         handle::ClaimHandle,
         lease::Timing,
         response::Verdict,
         shadow::Beside,
     },
     settings::Execution,
-    store::OwnWrites,
+    store::{OwnWrites, StoreError},
     time::Timestamp,
 };
 
 /// The right to run one operation that isn't enforced. In shadow mode, the library claims the key and records the
 /// outcome beside it, in the shadow's namespace.
-pub(crate) struct Unenforced {
+pub(crate) struct Unenforced<'t> {
     driver: Driver,
     key: StoredKey,
     timing: Timing,
     beside: Beside,
+    /// The caller's transaction, if the library began it.
+    inside: Option<&'t dyn Inside>,
 }
 
-impl Unenforced {
+impl<'t> Unenforced<'t> {
     /// Begins a delivery of `key`. Sends no request until it's polled.
     pub(super) fn new(
         driver: &Driver,
@@ -37,8 +39,10 @@ impl Unenforced {
         fingerprint: Fingerprint,
         invocation: &Invocation,
         way: Way,
+        inside: Option<&'t dyn Inside>,
     ) -> Self {
         Self {
+            inside,
             driver: driver.clone(),
             key: key.clone(),
             timing: Timing::of(&driver.settings, driver.now(), invocation),
@@ -55,7 +59,7 @@ impl Unenforced {
         invocation: &Invocation,
         way: Way,
     ) -> Self {
-        let mut begun = Self::new(driver, key, fingerprint, invocation, way);
+        let mut begun = Self::new(driver, key, fingerprint, invocation, way, None);
         begun.beside.wait_in_time().await;
         begun
     }
@@ -97,16 +101,12 @@ impl Unenforced {
         self.beside.extend(until).await;
     }
 
-    /// Settles the shadow's record as `verdict` says.
-    pub(crate) async fn conclude(&mut self, verdict: Verdict) {
-        self.beside.conclude(verdict).await;
-    }
-
-    /// Commits `writes` without a record, if there are any. Then settles the shadow's record as `verdict` says.
+    /// Commits `writes` without a record, if there are any, or ends the caller's transaction. Then settles the shadow's
+    /// record as `verdict` says.
     ///
     /// # Errors
     ///
-    /// The last attempt to commit the writes wasn't applied, and nothing is settled.
+    /// The last attempt to commit wasn't applied, and nothing is settled.
     pub(super) async fn settle_with(
         &mut self,
         verdict: Verdict,
@@ -115,7 +115,31 @@ impl Unenforced {
         if let Some(writes) = writes {
             Box::pin(commit_alone(&self.driver, &self.key, self.timing.limits, writes)).await?;
         }
-        self.conclude(verdict).await;
+        if let Some(inside) = self.inside {
+            let is_success = verdict.is_success();
+            let ended = end(&self.driver, inside, self.timing.limits, is_success).await;
+            if let (true, Err(error)) = (is_success, ended) {
+                let (why, is_in_doubt) = (Decline::Store(error.kind()), error.is_maybe_applied());
+                return Err(Declined { why, details: None, store_error: Some(error), is_in_doubt });
+            }
+        }
+        self.beside.conclude(verdict).await;
         Ok(Ending { end: End::Recorded, store_error: None, applied: None })
     }
+}
+
+/// Ends the caller's transaction, and waits for the answer in the time that's left. If a rollback isn't answered, the
+/// database rolls back as soon as the current statement ends, since the connection has sent the request.
+///
+/// # Errors
+///
+/// The database's, or the answer isn't there in time.
+pub(super) async fn end(
+    driver: &Driver,
+    inside: &dyn Inside,
+    limits: Limits,
+    commits: bool,
+) -> Result<(), StoreError> {
+    let now = driver.now();
+    driver.in_time(now, first_call_until(limits, now), inside.end(commits)).await
 }

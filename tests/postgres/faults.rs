@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use lambda_idempotency::{
     store::{
-        PutOutcome, Store as _, StoreBuilder, StoreError, StoreErrorKind, TableProblem,
+        CallerTransactions as _, PutOutcome, Store as _, StoreBuilder, StoreError, StoreErrorKind,
+        TableProblem,
         postgres::{PostgresStore, tokio_postgres::Client},
     },
     testing::Fault,

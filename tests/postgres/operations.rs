@@ -13,7 +13,7 @@ use lambda_idempotency::{
     Begun, ErrorKind, Fingerprint, Idempotency, Invocation, Key, RunError, Settled, StoredKey,
     settings::{Execution, Mode},
     store::{
-        Status, Store as _, StoreErrorKind,
+        CallerTransactions as _, Status, Store as _, StoreErrorKind,
         postgres::{
             PostgresStore,
             tokio_postgres::{Client, Error, NoTls, Transaction},
@@ -330,7 +330,7 @@ async fn tables_do_not_block_each_others_keys() {
     let mut client = server.client().await;
     let transaction = client.transaction().await.unwrap();
     let stored = shop.stored("a");
-    let looked = shop.store.lock_and_read_in(&transaction, &stored).await.unwrap();
+    let looked = shop.store.lock_and_read_in(&transaction, &stored).await.unwrap().0;
     assert_eq!(looked, None);
     assert_eq!(other.stored("a"), stored);
     let mut second = server.client().await;

@@ -2,7 +2,7 @@
 //! names its schema from then on.
 
 use lambda_idempotency::store::{
-    PutOutcome, Store as _, StoreErrorKind, TableProblem,
+    CallerTransactions as _, PutOutcome, Store as _, StoreErrorKind, TableProblem,
     postgres::{PostgresStore, tokio_postgres},
 };
 use testkit::pgbouncer::PgBouncer;
@@ -88,10 +88,10 @@ async fn users_transactions_keep_their_path() {
     client.batch_execute(&format!("SET search_path = {with}")).await.unwrap();
     let (key, record) = (key("transaction"), finished());
     let transaction = client.transaction().await.unwrap();
-    assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
+    assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap().0, None);
     transaction.batch_execute("SET LOCAL search_path = pg_catalog").await.unwrap();
     let conclude = puts::conclude(None, record.clone());
-    assert_eq!(store.put_in(&transaction, &key, &conclude).await.unwrap(), PutOutcome::Applied);
+    assert_eq!(store.put_in(&transaction, &key, &conclude, None).await.unwrap(), Some(PutOutcome::Applied));
     let path: String = transaction.query_one("SHOW search_path", &[]).await.unwrap().get(0);
     assert_eq!(path, "pg_catalog");
     transaction.commit().await.unwrap();

@@ -1,6 +1,8 @@
 //! The number of statements and round trips of each call, and what a call leaves in the table and in the session.
 
-use lambda_idempotency::store::{PutOutcome, Store as _, StoreBuilder, postgres::PostgresStore};
+use lambda_idempotency::store::{
+    CallerTransactions as _, PutOutcome, Store as _, StoreBuilder, postgres::PostgresStore,
+};
 use testkit::puts;
 
 use super::{
@@ -84,13 +86,13 @@ async fn the_session_keeps_its_own_lock_timeout() {
     client.batch_execute("SET lock_timeout = '7s'").await.unwrap();
     let transaction = client.transaction().await.unwrap();
     let lock = lock();
-    let written = store.put_in(&transaction, &key("timeout"), &puts::claim(lock.clone())).await;
-    assert_eq!(written.unwrap(), PutOutcome::Applied);
+    let written = store.put_in(&transaction, &key("timeout"), &puts::claim(lock.clone()), None).await;
+    assert_eq!(written.unwrap(), Some(PutOutcome::Applied));
     let shown = async |client: &lambda_idempotency::store::postgres::tokio_postgres::Transaction<'_>| {
         client.query_one("SHOW lock_timeout", &[]).await.unwrap().get::<_, String>(0)
     };
     assert_eq!(shown(&transaction).await, "7s");
-    let written = store.put_in(&transaction, &key("timeout"), &puts::claim(lock)).await;
-    assert!(matches!(written.unwrap(), PutOutcome::Refused(Some(_))));
+    let written = store.put_in(&transaction, &key("timeout"), &puts::claim(lock), None).await;
+    assert!(matches!(written.unwrap(), Some(PutOutcome::Refused(Some(_)))));
     assert_eq!(shown(&transaction).await, "7s");
 }

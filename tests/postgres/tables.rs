@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    store::{Lock, Store as _, StoreErrorKind, TableProblem, postgres::PostgresStore},
+    store::{
+        CallerTransactions as _, Lock, Store as _, StoreErrorKind, TableProblem, postgres::PostgresStore,
+    },
     time::Timestamp,
 };
 use testkit::puts::{self, Settlement};

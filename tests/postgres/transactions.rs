@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lambda_idempotency::store::{PutOutcome, Store as _, StoreErrorKind};
+use lambda_idempotency::store::{CallerTransactions as _, PutOutcome, Store as _, StoreErrorKind};
 use testkit::puts;
 
 use super::fixtures::{completion, finished, key, lock, make, server};
@@ -19,9 +19,12 @@ async fn record_and_work_commit_atomically() {
     let conclude = puts::conclude(None, record.clone());
     for commits in [false, true] {
         let transaction = client.transaction().await.unwrap();
-        assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
+        assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap().0, None);
         transaction.batch_execute(&format!("INSERT INTO {orders} VALUES (1)")).await.unwrap();
-        assert_eq!(store.put_in(&transaction, &key, &conclude).await.unwrap(), PutOutcome::Applied);
+        assert_eq!(
+            store.put_in(&transaction, &key, &conclude, None).await.unwrap(),
+            Some(PutOutcome::Applied)
+        );
         assert_eq!(store.read(&key).await.unwrap(), None, "the record was visible before the commit");
         if commits {
             transaction.commit().await.unwrap();
@@ -33,12 +36,15 @@ async fn record_and_work_commit_atomically() {
         assert_eq!(client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), i64::from(commits));
     }
     let transaction = client.transaction().await.unwrap();
-    assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), Some(record.clone()));
+    assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap().0, Some(record.clone()));
     // A conclusion replaces the record only if the record hasn't changed since it was read.
     let next = finished();
     let replace = puts::conclude(Some(&record), next.clone());
-    assert_eq!(store.put_in(&transaction, &key, &replace).await.unwrap(), PutOutcome::Applied);
-    assert_eq!(store.put_in(&transaction, &key, &replace).await.unwrap(), PutOutcome::Refused(Some(next)));
+    assert_eq!(store.put_in(&transaction, &key, &replace, None).await.unwrap(), Some(PutOutcome::Applied));
+    assert_eq!(
+        store.put_in(&transaction, &key, &replace, None).await.unwrap(),
+        Some(PutOutcome::Refused(Some(next)))
+    );
 }
 
 /// A duplicate neither waits for the running transaction nor sees its changes. The key is free once the
@@ -51,10 +57,13 @@ async fn keys_are_busy_until_transactions_end() {
     let key = key("busy");
     for end in ["commit", "rollback", "killed"] {
         let transaction = one.transaction().await.unwrap();
-        let before = store.lock_and_read_in(&transaction, &key).await.unwrap();
+        let before = store.lock_and_read_in(&transaction, &key).await.unwrap().0;
         let record = finished();
         let conclude = puts::conclude(before.as_ref(), record.clone());
-        assert_eq!(store.put_in(&transaction, &key, &conclude).await.unwrap(), PutOutcome::Applied);
+        assert_eq!(
+            store.put_in(&transaction, &key, &conclude, None).await.unwrap(),
+            Some(PutOutcome::Applied)
+        );
 
         let began = Instant::now();
         let duplicate = other.transaction().await.unwrap();
@@ -83,7 +92,7 @@ async fn keys_are_busy_until_transactions_end() {
             }
         }
         let transaction = other.transaction().await.unwrap();
-        let looked = store.lock_and_read_in(&transaction, &key).await.unwrap();
+        let looked = store.lock_and_read_in(&transaction, &key).await.unwrap().0;
         if end == "commit" {
             assert_eq!(looked, Some(record));
         }
@@ -100,15 +109,15 @@ async fn concurrent_conclusions_without_lock_have_one_winner() {
     let (key, record) = (key("unlocked"), finished());
     let conclude = puts::conclude(None, record.clone());
     let first = one.transaction().await.unwrap();
-    assert_eq!(store.put_in(&first, &key, &conclude).await.unwrap(), PutOutcome::Applied);
+    assert_eq!(store.put_in(&first, &key, &conclude, None).await.unwrap(), Some(PutOutcome::Applied));
     let second = other.transaction().await.unwrap();
     let late = puts::conclude(None, finished());
     let commit = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         first.commit().await.unwrap();
     };
-    let (written, ()) = tokio::join!(store.put_in(&second, &key, &late), commit);
-    assert_eq!(written.unwrap(), PutOutcome::Refused(Some(record)));
+    let (written, ()) = tokio::join!(store.put_in(&second, &key, &late, None), commit);
+    assert_eq!(written.unwrap(), Some(PutOutcome::Refused(Some(record))));
 }
 
 #[tokio::test]
@@ -119,14 +128,14 @@ async fn conflict_on_old_snapshot_aborts_the_transaction() {
     let (key, lock) = (key("snapshot"), lock());
     let level = lambda_idempotency::store::postgres::tokio_postgres::IsolationLevel::RepeatableRead;
     let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
-    assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap(), None);
+    assert_eq!(store.lock_and_read_in(&transaction, &key).await.unwrap().0, None);
     // Another delivery claims and completes the key. It doesn't take the advisory lock.
     make(&store, &key, &puts::claim(lock.clone())).await;
     make(&store, &key, &completion(&lock)).await;
     let conclude = puts::conclude(None, finished());
-    let error = store.put_in(&transaction, &key, &conclude).await.unwrap_err();
+    let error = store.put_in(&transaction, &key, &conclude, None).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Conflict, false), "{error:?}");
-    let error = store.put_in(&transaction, &key, &conclude).await.unwrap_err();
+    let error = store.put_in(&transaction, &key, &conclude, None).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
     assert!(error.to_string().contains("roll the transaction back"), "{error}");
 }
@@ -146,16 +155,16 @@ async fn concurrent_transactions_have_one_effect() {
             for round in 0..40_u32 {
                 let key = key(&format!("round {}", round / 2));
                 let transaction = client.transaction().await.unwrap();
-                let Ok(None) = store.lock_and_read_in(&transaction, &key).await else {
+                let Ok((None, _)) = store.lock_and_read_in(&transaction, &key).await else {
                     transaction.rollback().await.unwrap();
                     continue;
                 };
                 let effect = format!("INSERT INTO {effects} VALUES ('{key}')");
                 transaction.batch_execute(&effect).await.unwrap();
                 let conclude = puts::conclude(None, finished());
-                let written = store.put_in(&transaction, &key, &conclude).await.unwrap();
+                let written = store.put_in(&transaction, &key, &conclude, None).await.unwrap();
                 // A third of the transactions roll back instead of committing.
-                if written == PutOutcome::Applied && (worker + round) % 3 != 0 {
+                if written == Some(PutOutcome::Applied) && (worker + round) % 3 != 0 {
                     transaction.commit().await.unwrap();
                 } else {
                     transaction.rollback().await.unwrap();

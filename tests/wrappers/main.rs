@@ -6,6 +6,7 @@ mod batch;
 mod describe;
 mod event;
 mod http;
+mod own_transactions;
 mod ready;
 mod silence;
 mod store;

@@ -390,6 +390,7 @@ async fn cut_off_decline_closure_leaves_commit_unresolved() {
             ),
             cut_off: None,
             way: Way::Optimistic { reads_first: false },
+            inside: None,
         };
         let handler = async || {
             stage(short()).on_declined(|_: &Short| -> Paid { Ok(SOLD_OUT.to_owned()) });

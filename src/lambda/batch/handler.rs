@@ -27,7 +27,7 @@ pub(super) trait Handle<R>: Send + Sync {
     fn protected<'a>(
         &'a self,
         driver: &'a Driver,
-        target: Target,
+        target: Target<'a>,
         record: R,
         handlers: (&'a Handlers, usize),
     ) -> BoxFuture<'a, Result<Protected<Result<(), Reason>>, Stopped>>;
@@ -46,7 +46,7 @@ where
     fn protected<'a>(
         &'a self,
         driver: &'a Driver,
-        target: Target,
+        target: Target<'a>,
         record: R,
         (handlers, place): (&'a Handlers, usize),
     ) -> BoxFuture<'a, Result<Protected<Result<(), Reason>>, Stopped>> {

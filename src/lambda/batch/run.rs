@@ -281,6 +281,7 @@ impl<R: Record> Delivery<'_, R> {
             invocation: self.invocation.clone(),
             cut_off: self.times.cut_off,
             way: self.batch.idempotency.way(),
+            inside: None,
         };
         match self.batch.handler.protected(driver, target, record, (&self.handlers, place)).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,

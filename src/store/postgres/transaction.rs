@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use deadpool_postgres::tokio_postgres::Transaction;
-use tokio_postgres::Row;
+use tokio_postgres::{Client, Row, Transaction};
 
 use super::{
-    Inner, MAX_SENT, PostgresStore, Sends, advisory_key,
+    Choice, Inner, MAX_SENT, PostgresStore, Sends, advisory_key,
     fault::Fault,
     place::Place,
     puts,
@@ -16,160 +15,109 @@ use super::{
     values::Value,
 };
 use crate::{
+    future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Put, PutOutcome, StoreError, StoreErrorKind},
+    store::{CallerTransactions, Put, PutOutcome, StoreError, StoreErrorKind},
     time,
 };
 
-/// Reads and writes records in your own transaction. [`Operation::run_in`](crate::Operation::run_in) uses these
-/// functions.
-///
-/// Other transactions don't see the claim. Instead, an advisory lock holds the key until the transaction is committed
-/// or rolled back. So no claim can become stale.
+/// Keeps the record in your own transaction. Other transactions don't see the claim. Instead, an advisory lock holds the
+/// key until the transaction ends. So no claim can become stale.
 ///
 /// The transaction must belong to the database of the table. It can come from a pool. Of the store's configuration,
 /// only the table and the timeouts apply. If the table's name has no schema, the store looks the schema up once, over
 /// one of its own connections. It never reads or changes the transaction's `search_path`.
 ///
-/// After any error, roll the transaction back. The only exception is the error that another transaction holds the key.
-impl PostgresStore {
-    /// Commits `transaction`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Store::put`](crate::store::Store::put). If the answer was lost, the error is marked as ambiguous.
-    /// [`StoreErrorKind::Rejected`] if an earlier statement of the transaction failed: nothing was written.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves the transaction committed or rolled back.
-    pub async fn commit(&self, transaction: Transaction<'_>) -> Result<(), StoreError> {
-        // If a statement of the transaction has failed, COMMIT rolls the transaction back, and the client reports that
-        // as success. So first send a statement that PostgreSQL rejects in a failed transaction.
-        let asked = transaction.batch_execute("SELECT 1");
-        let answered = time::within(self.inner.statement_timeout, asked).await;
-        match answered {
-            Some(Ok(())) => self.commit_after_write(transaction).await,
-            Some(Err(error)) => Err(self.inner.error(Fault::sent(&error).of_question())),
-            None => Err(self.inner.error(Fault::timed_out().of_question())),
-        }
+/// In a transaction that reads from one snapshot (`REPEATABLE READ` and `SERIALIZABLE`), a concurrent change of the
+/// record makes a put fail with [`Conflict`](StoreErrorKind::Conflict), instead of a refusal with the current record.
+impl CallerTransactions for PostgresStore {
+    type Connection = Client;
+
+    type Transaction<'c> = Transaction<'c>;
+
+    fn begin<'c>(&'c self, client: &'c mut Client) -> BoxFuture<'c, Result<Transaction<'c>, StoreError>> {
+        Box::pin(async { client.transaction().await.map_err(|error| self.inner.error(Fault::sent(&error))) })
     }
 
-    /// Like `commit`, for a transaction whose last statement was a successful write of this store. That write would
-    /// have failed if an earlier statement had failed, so this function needs no round trip to check the transaction.
-    pub(crate) async fn commit_after_write(&self, transaction: Transaction<'_>) -> Result<(), StoreError> {
-        match time::within(self.inner.statement_timeout, transaction.commit()).await {
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => Err(self.inner.error(Fault::sent(&error).of_commit())),
-            None => Err(self.inner.error(Fault::timed_out())),
-        }
+    fn lock_and_read_in<'a>(
+        &'a self,
+        transaction: &'a Transaction<'_>,
+        key: &'a StoredKey,
+    ) -> BoxFuture<'a, Result<(Option<Record>, i64), StoreError>> {
+        Box::pin(async {
+            let values = [Value::from(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
+            let place = self.inner.place(&mut self.inner.patience()).await?;
+            let rows =
+                self.run_statement_in(transaction, &place, &place.statements.lock_and_read, &values).await;
+            let rows = rows.map_err(|error| error.maybe_applied(false))?;
+            Ok((self.inner.looked(key, &rows)?, self.inner.began(&rows)?))
+        })
     }
 
-    /// Reads the record of `key`, if no transaction holds the key's lock. Uses one of the store's connections.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock_and_read_in`](Self::lock_and_read_in).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future has no effect.
-    pub async fn look(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
-        let inner = &*self.inner;
-        let values = [Value::from(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
-        // The statement is its own transaction, so the lock ends with it.
-        let rows = inner.run(&|statements| &statements.lock_and_read, &values, Sends::Question).await?;
-        inner.looked(key, &rows)
-    }
-
-    /// Takes the lock of `key` until the transaction ends, if the lock is free, and reads the record in the same
-    /// statement. It never waits.
-    ///
-    /// The record is as it was when the statement began. If another transaction commits after that moment, but before
-    /// this one takes the lock, the record doesn't show the other transaction's changes. In that case, a
-    /// put based on the older record is refused, and returns the current one.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreErrorKind::Conflict`] if another transaction holds the lock: the operation is in progress there. This
-    /// transaction can continue. The other errors are those of [`Store::read`](crate::store::Store::read).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future may leave the lock taken until the transaction ends.
-    pub async fn lock_and_read_in(
-        &self,
-        transaction: &Transaction<'_>,
-        key: &StoredKey,
-    ) -> Result<Option<Record>, StoreError> {
-        Ok(self.lock_and_read_beginning(transaction, key).await?.0)
-    }
-
-    /// Like `lock_and_read_in`, and returns when the transaction began, for `put_since`.
-    pub(crate) async fn lock_and_read_beginning(
-        &self,
-        transaction: &Transaction<'_>,
-        key: &StoredKey,
-    ) -> Result<(Option<Record>, i64), StoreError> {
-        let values = [Value::from(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
-        let place = self.inner.place(&mut self.inner.patience()).await?;
-        let rows = self.run_statement_in(transaction, &place, &place.statements.lock_and_read, &values).await;
-        let rows = rows.map_err(|error| error.maybe_applied(false))?;
-        let record = self.inner.looked(key, &rows)?;
-        Ok((record, self.inner.began(&rows)?))
-    }
-
-    /// Stores `put`'s record under `key` if its condition holds. Other transactions see the write once `transaction` is
-    /// committed.
-    ///
-    /// # Errors
-    ///
-    /// As [`Store::put`](crate::store::Store::put). In a transaction that reads from one snapshot
-    /// (`REPEATABLE READ` and `SERIALIZABLE`), a concurrent change of the record results in
-    /// [`Conflict`](crate::store::StoreErrorKind::Conflict) instead of a refusal with the current record.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, the write may have been applied in the transaction, may be applied later, or may
-    /// never be applied.
-    pub async fn put_in(
-        &self,
-        transaction: &Transaction<'_>,
-        key: &StoredKey,
-        put: &Put,
-    ) -> Result<PutOutcome, StoreError> {
-        let written = self.put_since(transaction, key, put, None).await?;
-        written.ok_or_else(|| self.inner.odd_answer())
-    }
-
-    /// Like `put_in`, if the transaction is still the one that began at `since`. `None` if it isn't, so that nothing
-    /// was written: the user's code has ended the transaction with an SQL statement.
-    pub(crate) async fn put_since(
-        &self,
-        transaction: &Transaction<'_>,
-        key: &StoredKey,
-        put: &Put,
+    fn put_in<'a>(
+        &'a self,
+        transaction: &'a Transaction<'_>,
+        key: &'a StoredKey,
+        put: &'a Put,
         since: Option<i64>,
-    ) -> Result<Option<PutOutcome>, StoreError> {
-        let inner = &*self.inner;
-        let place = inner.place(&mut inner.patience()).await?;
-        let statement = place.in_transaction.of(put);
-        let values = puts::values(put, key, inner.lock_timeout.as_deref());
-        let mut values = values.map_err(|fault| inner.error(fault))?;
-        values.push(since.map_or(Value::Null, Value::Integer));
-        for _ in 0..MAX_SENT {
-            let rows = self.run_statement_in(transaction, &place, statement, &values).await?;
-            if since.is_some() && since != Some(inner.began(&rows)?) {
-                return Ok(None);
+    ) -> BoxFuture<'a, Result<Option<PutOutcome>, StoreError>> {
+        Box::pin(async move {
+            let inner = &*self.inner;
+            let place = inner.place(&mut inner.patience()).await?;
+            let statement = place.in_transaction.of(put);
+            let values = puts::values(put, key, inner.lock_timeout.as_deref());
+            let mut values = values.map_err(|fault| inner.error(fault))?;
+            values.push(since.map_or(Value::Null, Value::Integer));
+            for _ in 0..MAX_SENT {
+                let rows = self.run_statement_in(transaction, &place, statement, &values).await?;
+                if since.is_some() && since != Some(inner.began(&rows)?) {
+                    return Ok(None);
+                }
+                if let Some(written) = inner.written(key, put, &rows)? {
+                    return Ok(Some(written));
+                }
             }
-            if let Some(written) = inner.written(key, put, &rows)? {
-                return Ok(Some(written));
-            }
-        }
-        Err(inner.error(Fault::contended()))
+            Err(inner.error(Fault::contended()))
+        })
     }
 
+    fn commit<'c>(
+        &'c self,
+        transaction: Transaction<'c>,
+        after_put: bool,
+    ) -> BoxFuture<'c, Result<(), StoreError>> {
+        Box::pin(async move {
+            // If a statement of the transaction has failed, COMMIT rolls the transaction back, and the client reports that
+            // as success. So first send a statement that PostgreSQL rejects in a failed transaction. After a failed
+            // statement, a put would have failed too.
+            if !after_put {
+                let asked = self.inner.ending(transaction.batch_execute("SELECT 1")).await;
+                asked.map_err(|fault| self.inner.error(fault.of_question()))?;
+            }
+            let committed = self.inner.ending(transaction.commit()).await;
+            committed.map_err(|fault| self.inner.error(fault.of_commit()))
+        })
+    }
+
+    fn roll_back<'c>(&'c self, transaction: Transaction<'c>) -> BoxFuture<'c, Result<(), StoreError>> {
+        Box::pin(async {
+            self.inner.ending(transaction.rollback()).await.map_err(|fault| self.inner.error(fault))
+        })
+    }
+
+    fn look<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async {
+            let values = [Value::from(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
+            // The statement is its own transaction, so the lock ends with it.
+            let statement: &Choice<'_> = &|statements| &statements.lock_and_read;
+            let rows = self.inner.run(statement, &values, Sends::Question).await?;
+            self.inner.looked(key, &rows)
+        })
+    }
+}
+
+impl PostgresStore {
     /// Runs the statement without preparing it, since a transaction rarely runs the same statement twice.
     async fn run_statement_in(
         &self,
@@ -193,13 +141,20 @@ impl PostgresStore {
             None => Err(self.inner.error(Fault::timed_out())),
         }
     }
-
-    pub(crate) fn fault_of(&self, error: &tokio_postgres::Error) -> StoreError {
-        self.inner.error(Fault::sent(error))
-    }
 }
 
 impl Inner {
+    /// Awaits a call of the transaction's client, for at most the statement's timeout.
+    async fn ending(
+        &self,
+        call: impl Future<Output = Result<(), tokio_postgres::Error>>,
+    ) -> Result<(), Fault> {
+        match time::within(self.statement_timeout, call).await {
+            Some(ended) => ended.map_err(|error| Fault::sent(&error)),
+            None => Err(Fault::timed_out()),
+        }
+    }
+
     fn looked(&self, key: &StoredKey, rows: &[Row]) -> Result<Option<Record>, StoreError> {
         let row = self.only(rows)?;
         self.refuse_standby(row)?;
