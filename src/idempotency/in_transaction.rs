@@ -29,19 +29,19 @@ const INSIDE: &str = "an operation in the caller's transaction";
 impl<F: Format> Operation<F> {
     /// Locks `key` in your transaction, or finds its outcome.
     ///
-    /// While the transaction is open, every other delivery of the key is refused as in progress, without
-    /// waiting: an advisory lock holds the key. The lock ends with the transaction, so there's no lease and
-    /// no takeover. A crash rolls back the work and the record. If a process freezes or hangs in the middle, the key
-    /// stays locked until its session ends. By default, PostgreSQL never ends an idle session: set
+    /// While the transaction is open, every other delivery of the key is refused as in progress, without waiting: a
+    /// lock of the transaction holds the key (in PostgreSQL, an advisory lock). The lock ends with the transaction, so
+    /// there's no lease and no takeover. A crash rolls back the work and the record. If a process freezes or hangs in
+    /// the middle, the key stays locked until its session ends. By default, PostgreSQL never ends an idle session: set
     /// `idle_in_transaction_session_timeout` for the role or the connection, to a little more than the work takes
     /// between two statements.
     ///
     /// Leave the transaction open until the operation is settled: after a `COMMIT` or `ROLLBACK` that your code runs as
-    /// SQL, the operation records nothing, and fails with [`ErrorKind::Invalid`].
+    /// SQL, the operation records nothing, and fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
     ///
-    /// Pass the `store` that the [`Idempotency`](crate::Idempotency) is built over. Its table must be in the
-    /// transaction's database. [`run_in`](Self::run_in) begins the transaction, runs your work, and commits, all in one
-    /// call.
+    /// Pass the `store` that the [`Idempotency`](crate::Idempotency) is built over: PostgreSQL, or any other store with
+    /// [`CallerTransactions`]. Its table must be in the transaction's database. [`run_in`](Self::run_in) begins the
+    /// transaction, runs your work, and commits, all in one call.
     ///
     /// ```
     /// # #[cfg(feature = "postgres")] {
@@ -69,8 +69,9 @@ impl<F: Format> Operation<F> {
     ///
     /// # Errors
     ///
-    /// Same as [`begin`](Self::begin), and [`ErrorKind::Invalid`] for at-most-once execution: a rollback removes the
-    /// claim, so the work could run again. After any error, nothing was written; roll the transaction back.
+    /// Same as [`begin`](Self::begin), and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for at-most-once
+    /// execution: a rollback removes the claim, so the work could run again. After any error, nothing was written; roll
+    /// the transaction back.
     ///
     /// # Cancel safety
     ///
@@ -93,8 +94,9 @@ impl<F: Format> Operation<F> {
             .map_err(|refused| refused_within(&invocation, &key, refused.error))
     }
 
-    /// Runs `operation` once for `key` in a transaction on `client`, and records its result in the same transaction.
-    /// Every later call gets the recorded result. So the operation's effects in the transaction happen exactly once.
+    /// Runs `operation` once for `key` in a transaction on `connection`, and records its result in the same
+    /// transaction. `store` is PostgreSQL, or any other store with [`CallerTransactions`]. Every later call gets the
+    /// recorded result. So the operation's effects in the transaction happen exactly once.
     ///
     /// An error of the operation rolls everything back, and the next call runs it again. If the commit's
     /// answer is lost, the library reads the record over another connection, again and again until the disconnected
@@ -120,22 +122,24 @@ impl<F: Format> Operation<F> {
     ///
     /// # Errors
     ///
-    /// [`RunError::Handler`] with the operation's own error, or [`RunError::Idempotency`] as in
-    /// [`begin`](Self::begin). Nothing was written, with two exceptions. [`ErrorKind::InProgress`] can also mean that
-    /// it's unknown whether the commit succeeded: a retry finds out. If idempotency isn't enforced,
-    /// [`ErrorKind::Unrecorded`] means the same, and a retry may repeat the writes.
+    /// [`RunError::Handler`] with the operation's own error, or [`RunError::Idempotency`] as in [`begin`](Self::begin).
+    /// Nothing was written, with two exceptions. [`ErrorKind::InProgress`](crate::ErrorKind::InProgress) can also mean
+    /// that it's unknown whether the commit succeeded: a retry finds out. If idempotency isn't enforced,
+    /// [`ErrorKind::Unrecorded`](crate::ErrorKind::Unrecorded) means the same, and a retry may repeat the writes.
     ///
     /// If the invocation's deadline comes while `operation` runs, the library drops `operation`'s future, unless
     /// [`Settings::cut_off`](crate::settings::Settings::cut_off) is false, and rolls back:
-    /// [`ErrorKind::Unavailable`]. It does so half of
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable). It does so half of
     /// [`Settings::answer_reserve`](crate::settings::Settings::answer_reserve) before the deadline, so that no open
     /// transaction keeps its locks in a frozen sandbox.
     ///
     /// `operation` must leave the transaction open. If it runs `COMMIT` or `ROLLBACK` as SQL, also if it begins another
-    /// transaction after that, `run_in` records nothing and fails with [`ErrorKind::Invalid`]. Savepoints are fine.
+    /// transaction after that, `run_in` records nothing and fails with
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid). Savepoints are fine.
     ///
     /// After a failed statement, PostgreSQL commits nothing of its transaction. If `operation` returns `Ok` even so,
-    /// `run_in` fails with [`ErrorKind::Invalid`]. Return the statement's error, or run the statement in a savepoint.
+    /// `run_in` fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid). Return the statement's error, or run the
+    /// statement in a savepoint.
     ///
     /// # Cancel safety
     ///

@@ -118,7 +118,6 @@ impl<F: Format> Operation<F> {
         }
     }
 
-    #[cfg(any(feature = "postgres", feature = "events"))]
     pub(crate) fn idempotency(&self) -> &Idempotency {
         &self.idempotency
     }

@@ -1,6 +1,7 @@
 //! All the rules, as tables of the machine's action in each state.
 
 mod commit;
+mod inside;
 mod open;
 mod settle;
 mod transactions;

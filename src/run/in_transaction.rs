@@ -69,8 +69,8 @@ impl<'t, S: CallerTransactions, H: Clone> Records<'t, S, H> {
         self.transaction.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Commits the transaction, or rolls it back, if the library began it. The handler's future is gone by now, and with it
-    /// the handler's pointer.
+    /// Commits the transaction, or rolls it back, if the library began it. The handler's future is gone by now, and
+    /// with it the handler's pointer.
     async fn end(&self, commits: bool, after_put: bool) -> Result<(), StoreError> {
         let Some(take) = self.take else { return Ok(()) };
         let taken = self.slot().take();

@@ -60,7 +60,8 @@ impl<'t> Optimistic<'t> {
         // Without a claim, there's no lease that could be extended or could expire.
         let timing = Timing::unextended(&driver.settings, now, invocation);
         let state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
-        // An open transaction would keep its locks in a frozen sandbox, so it's rolled back in the last half of the reserve.
+        // An open transaction would keep its locks in a frozen sandbox, so it's rolled back in the last half of the
+        // reserve.
         let cut_off = match inside {
             Some(_) => {
                 let reserve = driver.settings.answer_reserve / 2;
@@ -185,7 +186,8 @@ impl<'t> Optimistic<'t> {
     }
 }
 
-/// Returns the error for an operation whose code has ended the transaction with an SQL statement, and reports the error.
+/// Returns the error for an operation whose code has ended the transaction with an SQL statement, and reports the
+/// error.
 fn ended_early(key: &StoredKey) -> Error {
     let error = Error::new(
         ErrorKind::Invalid,

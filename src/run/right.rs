@@ -1,5 +1,5 @@
-//! The rights under which a handler runs: a claim, an optimistic run, which may be in the caller's own transaction, and the
-//! right of a run that isn't enforced.
+//! The rights under which a handler runs: a claim, an optimistic run, which may be in the caller's own transaction, and
+//! the right of a run that isn't enforced.
 
 use std::future::{Future, pending};
 
@@ -35,7 +35,8 @@ pub(super) enum Right<'t> {
 }
 
 impl<'t> Right<'t> {
-    /// Returns the right to run, or the recorded outcome. `inside` is the caller's transaction, if the library began one.
+    /// Returns the right to run, or the recorded outcome. `inside` is the caller's transaction, if the library began
+    /// one.
     pub(super) async fn begin(
         driver: &Driver,
         key: &StoredKey,
@@ -150,8 +151,8 @@ impl<'t> Right<'t> {
         }
     }
 
-    /// Gives the right up after its handler was cut off. Rolls the caller's transaction back, if there's one. Nothing else
-    /// is settled.
+    /// Gives the right up after its handler was cut off. Rolls the caller's transaction back, if there's one. Nothing
+    /// else is settled.
     pub(super) async fn give_up(&self) {
         if let Self::Optimistic(it) = self {
             it.roll_back().await;

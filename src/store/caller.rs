@@ -10,22 +10,22 @@ use crate::{
 /// Optional store capability: keeps the record in a transaction of the caller's own, so that the caller's work and its
 /// outcome are either both committed or both rolled back.
 ///
-/// [`Operation::run_in`](crate::Operation::run_in) and [`Operation::begin_in`](crate::Operation::begin_in) take any store
-/// with this trait. The PostgreSQL store has it, and `tests/wrappers/own_transactions.rs` in the repository has a store
-/// of 60 lines with it.
+/// [`Operation::run_in`](crate::Operation::run_in) and [`Operation::begin_in`](crate::Operation::begin_in) take any
+/// store with this trait. The PostgreSQL store has it, and so has a small store in memory, in the repository's
+/// `tests/wrappers/own_transactions.rs`.
 ///
 /// # Contract
 ///
 /// - A transaction holds the lock of the key that it has locked until the transaction ends. While it holds the lock, no
 ///   other transaction locks the key, and nobody waits for the lock.
-/// - Nobody else sees a put before the transaction is committed. From the put to the transaction's end, nobody else writes
-///   the record: they wait, or fail.
+/// - Nobody else sees a put before the transaction is committed. From the put to the transaction's end, nobody else
+///   writes the record: they wait, or fail.
 /// - A transaction that's dropped is rolled back.
 ///
 /// # Cancel safety
 ///
-/// If the future of a method with a transaction is dropped, the key may stay locked until the transaction ends. A commit
-/// whose future is dropped leaves everything committed or rolled back.
+/// If the future of a method with a transaction is dropped, the key may stay locked until the transaction ends. A
+/// commit whose future is dropped leaves everything committed or rolled back.
 pub trait CallerTransactions: Store {
     /// The caller's connection.
     type Connection: Send;
@@ -43,16 +43,17 @@ pub trait CallerTransactions: Store {
         connection: &'c mut Self::Connection,
     ) -> BoxFuture<'c, Result<Self::Transaction<'c>, StoreError>>;
 
-    /// Locks `key` for `transaction` if the lock is free, without waiting, and reads the record. Also returns a number that
-    /// identifies the transaction on its connection, for [`put_in`](Self::put_in); for example, the time when it began.
+    /// Locks `key` for `transaction` if the lock is free, without waiting, and reads the record. Also returns a number
+    /// that identifies the transaction on its connection, for [`put_in`](Self::put_in); for example, the time when it
+    /// began.
     ///
     /// The record may be older than the lock: a put based on an older record is refused, and returns the current one.
     ///
     /// # Errors
     ///
     /// [`StoreErrorKind::Conflict`](crate::store::StoreErrorKind::Conflict) if another transaction holds the lock: the
-    /// operation is in progress there. The other errors are those of [`Store::read`]. After any error except this conflict,
-    /// roll the transaction back.
+    /// operation is in progress there. The other errors are those of [`Store::read`]. After any error except this
+    /// conflict, roll the transaction back.
     fn lock_and_read_in<'a>(
         &'a self,
         transaction: &'a Self::Transaction<'_>,
@@ -62,8 +63,8 @@ pub trait CallerTransactions: Store {
     /// Stores `put`'s record under `key` in `transaction`, if the put's condition holds.
     ///
     /// `since` is the transaction's number, if the key was locked. `None` means that the transaction isn't that one any
-    /// more, so that nothing was written: the caller's code has ended it, for example with an SQL statement. A store whose
-    /// transactions can't be ended like that ignores `since`.
+    /// more, so that nothing was written: the caller's code has ended it, for example with an SQL statement. A store
+    /// whose transactions can't be ended like that ignores `since`.
     ///
     /// # Errors
     ///
@@ -76,8 +77,8 @@ pub trait CallerTransactions: Store {
         since: Option<i64>,
     ) -> BoxFuture<'a, Result<Option<PutOutcome>, StoreError>>;
 
-    /// Commits `transaction`. `after_put` says that the transaction's last statement was a put that was applied. So nothing
-    /// in the transaction has failed.
+    /// Commits `transaction`. `after_put` says that the transaction's last statement was a put that was applied. So
+    /// nothing in the transaction has failed.
     ///
     /// # Errors
     ///
@@ -97,10 +98,11 @@ pub trait CallerTransactions: Store {
     /// If the rollback wasn't confirmed. The transaction is never committed.
     fn roll_back<'c>(&'c self, transaction: Self::Transaction<'c>) -> BoxFuture<'c, Result<(), StoreError>>;
 
-    /// Reads the record of `key`, if no transaction holds the key's lock, over another connection than the caller's. The
-    /// library calls it after a commit whose answer was lost, until the transaction has ended.
+    /// Reads the record of `key`, if no transaction holds the key's lock, over another connection than the caller's.
+    /// The library calls it after a commit whose answer was lost, until the transaction has ended.
     ///
-    /// As in [`lock_and_read_in`](Self::lock_and_read_in), the record may be older than the moment when the lock was free.
+    /// As in [`lock_and_read_in`](Self::lock_and_read_in), the record may be older than the moment when the lock was
+    /// free.
     ///
     /// # Errors
     ///

@@ -20,6 +20,8 @@ use lambda_idempotency::{
 
 use crate::recording;
 
+type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
 /// A database in memory: the records and their locks, and the amount that callers have deposited.
 #[derive(Clone, Debug, Default)]
 struct Bank(Arc<Tables>);
@@ -29,9 +31,8 @@ struct Tables {
     records: MemoryStore,
     locks: Mutex<HashSet<StoredKey>>,
     deposited: AtomicU32,
-    /// What happens to the next commit, and a commit that arrives during the second look.
-    fault: Mutex<Option<Fault>>,
-    late: Mutex<Option<Deposit>>,
+    /// The next commit's fault, and a commit that arrives during the second look.
+    fault: Mutex<(Option<Fault>, Option<Deposit>)>,
     looks: AtomicU32,
 }
 
@@ -65,11 +66,11 @@ fn locked() -> StoreError {
 }
 
 impl Store for Bank {
-    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
+    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> Answer<'a, PutOutcome> {
         self.0.records.put(key, put)
     }
 
-    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn read<'a>(&'a self, key: &'a StoredKey) -> Answer<'a, Option<Record>> {
         self.0.records.read(key)
     }
 }
@@ -78,7 +79,7 @@ impl CallerTransactions for Bank {
     type Connection = ();
     type Transaction<'c> = Deposit;
 
-    fn begin<'c>(&'c self, _: &'c mut ()) -> BoxFuture<'c, Result<Deposit, StoreError>> {
+    fn begin<'c>(&'c self, (): &'c mut ()) -> Answer<'c, Deposit> {
         let (amount, locked, put) = Default::default();
         Box::pin(async { Ok(Deposit { bank: self.clone(), amount, locked, put }) })
     }
@@ -87,7 +88,7 @@ impl CallerTransactions for Bank {
         &'a self,
         deposit: &'a Deposit,
         key: &'a StoredKey,
-    ) -> BoxFuture<'a, Result<(Option<Record>, i64), StoreError>> {
+    ) -> Answer<'a, (Option<Record>, i64)> {
         Box::pin(async {
             if !self.0.locks.lock().unwrap().insert(key.clone()) {
                 return Err(locked());
@@ -103,7 +104,7 @@ impl CallerTransactions for Bank {
         key: &'a StoredKey,
         put: &'a Put,
         _: Option<i64>,
-    ) -> BoxFuture<'a, Result<Option<PutOutcome>, StoreError>> {
+    ) -> Answer<'a, Option<PutOutcome>> {
         Box::pin(async {
             let current = self.read(key).await?;
             if put.apply_to(current.as_ref()).is_none() {
@@ -114,11 +115,11 @@ impl CallerTransactions for Bank {
         })
     }
 
-    fn commit<'c>(&'c self, deposit: Deposit, _: bool) -> BoxFuture<'c, Result<(), StoreError>> {
+    fn commit<'c>(&'c self, deposit: Deposit, _: bool) -> Answer<'c, ()> {
         Box::pin(async {
-            let fault = self.0.fault.lock().unwrap().take();
+            let fault = self.0.fault.lock().unwrap().0.take();
             match fault {
-                Some(Fault::Late) => *self.0.late.lock().unwrap() = Some(deposit),
+                Some(Fault::Late) => self.0.fault.lock().unwrap().1 = Some(deposit),
                 Some(Fault::LoseRequest) => drop(deposit),
                 _ => deposit.apply().await,
             }
@@ -127,19 +128,18 @@ impl CallerTransactions for Bank {
         })
     }
 
-    fn roll_back<'c>(&'c self, deposit: Deposit) -> BoxFuture<'c, Result<(), StoreError>> {
-        drop(deposit);
-        Box::pin(async { Ok(()) })
+    fn roll_back<'c>(&'c self, deposit: Deposit) -> Answer<'c, ()> {
+        Box::pin(async { Ok(drop(deposit)) })
     }
 
-    fn look<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+    fn look<'a>(&'a self, key: &'a StoredKey) -> Answer<'a, Option<Record>> {
         Box::pin(async {
             let record = self.read(key).await?;
-            let late = self.0.late.lock().unwrap().take_if(|_| self.0.looks.load(SeqCst) == 1);
+            let is_second = self.0.looks.fetch_add(1, SeqCst) == 1;
+            let late = self.0.fault.lock().unwrap().1.take_if(|_| is_second);
             if let Some(late) = late {
                 late.apply().await;
             }
-            self.0.looks.fetch_add(1, SeqCst);
             if self.0.locks.lock().unwrap().contains(key) { Err(locked()) } else { Ok(record) }
         })
     }
@@ -220,7 +220,7 @@ async fn third_party_commits_in_doubt_are_resolved() {
         [(Fault::LoseAnswer, 1, true), (Fault::LoseRequest, 2, false), (Fault::Late, 3, true)]
     {
         let bank = Bank::default();
-        *bank.0.fault.lock().unwrap() = Some(fault);
+        bank.0.fault.lock().unwrap().0 = Some(fault);
         let first = bank.deposit(Mode::Enforce, "a").await;
         assert_eq!(bank.0.looks.load(SeqCst), looks, "{fault:?}");
         match is_committed {
@@ -242,7 +242,7 @@ async fn third_party_transactions_commit_without_enforcement() {
             assert_eq!(bank.deposited(), deposited, "{mode:?}");
         }
         for (fault, deposited) in [(Fault::LoseAnswer, 3), (Fault::LoseRequest, 3)] {
-            *bank.0.fault.lock().unwrap() = Some(fault);
+            bank.0.fault.lock().unwrap().0 = Some(fault);
             assert_eq!(kind(bank.deposit(mode, "a").await), ErrorKind::Unrecorded, "{mode:?}, {fault:?}");
             assert_eq!((bank.deposited(), bank.0.looks.load(SeqCst)), (deposited, 0), "{mode:?}, {fault:?}");
         }

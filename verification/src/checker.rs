@@ -63,6 +63,7 @@ enum Heard {
     Resumed,
     Settle,
     Look,
+    Lock,
     Extend,
     Declined,
 }
@@ -131,7 +132,8 @@ enum Stored {
     Put(u32),
     Removed,
     Refused,
-    /// The transaction was applied before. Nothing changes, and the store repeats its answer.
+    /// The transaction was applied before, or the put is in a transaction that isn't committed. Nothing changes, and the
+    /// store answers that the request was applied.
     Repeated,
 }
 
@@ -428,6 +430,7 @@ impl<'a, P: Protocol> Checker<'a, P> {
         match flow {
             Flow::Claim => self.step(it, at, Heard::Begin),
             Flow::Look => self.step(it, at, Heard::Look),
+            Flow::Inside => self.step(it, at, Heard::Lock),
             // The machine takes no step before the handler has ended.
             Flow::Blind => {
                 (slot.stage, slot.is_urgent) = (Stage::Running, true);
@@ -472,6 +475,7 @@ impl<'a, P: Protocol> Checker<'a, P> {
         let heard = match slot.answer {
             Answer::Applied => Heard::Applied,
             Answer::Refused => Heard::Refused(slot.record),
+            Answer::Found if self.is_locked(it, at) => Heard::Failed(StoreErrorKind::Conflict, false),
             Answer::Found => Heard::Found(slot.record),
             Answer::None => return None,
         };

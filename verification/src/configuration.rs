@@ -52,6 +52,10 @@ pub enum Flow {
     Look,
     /// The executor runs its handler at once, without a claim and without reading the record.
     Blind,
+    /// The executor locks the key in its caller's transaction, reads the record, and runs its handler. It puts the
+    /// outcome into that transaction and commits it. A space with this flow has neither [`Look`](Self::Look) nor
+    /// [`Blind`](Self::Blind).
+    Inside,
 }
 
 /// One space to explore. All numbers of type `i64` are milliseconds. Moments are counted from the beginning.
@@ -157,6 +161,11 @@ pub fn ticks(count: i64) -> Vec<i64> {
 }
 
 impl Configuration {
+    /// Whether executors without a claim run in their callers' transactions.
+    pub fn is_inside(&self) -> bool {
+        self.flows.contains(&Flow::Inside)
+    }
+
     /// Whether all clocks, true time included, agree up to the skew margin. The protocol's promises about time
     /// hold only then.
     pub fn clocks_agree(&self) -> bool {

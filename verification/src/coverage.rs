@@ -193,6 +193,12 @@ marks! {
         UnresolvedOpen "Unresolved, without a claim"
         OmittedRecorded "an outcome recorded without its response"
     }
+    "callers' transactions" {
+        Locked "another caller's transaction holds the key"
+        StillLocked "after a lost commit: the key is still locked"
+        LookedAgain "after a lost commit: the key is free, and is looked at once more"
+        RolledBack "after a lost commit: nothing was committed"
+    }
     "interruptions" {
         T9 "T9 applied: the lease of an interrupted claim shortened"
         RefusedT9 "T9 refused: the compare-and-set lost"

@@ -91,10 +91,11 @@ pub fn choices(configuration: &Configuration, explored: &ExploredState, choices:
                     choices.push(Choice::Decline(number));
                 }
                 if explored.faults_left > 0 && !slot.is_retried {
-                    choices.extend([
-                        Choice::Fault(number, Fault::LoseAnswer),
-                        Choice::Fault(number, Fault::Retry),
-                    ]);
+                    choices.push(Choice::Fault(number, Fault::LoseAnswer));
+                    // No client repeats a request in its caller's transaction.
+                    if !(slot.is_open && configuration.is_inside()) {
+                        choices.push(Choice::Fault(number, Fault::Retry));
+                    }
                 }
             }
             Stage::Reading => choices.push(Choice::Read(number)),
@@ -183,7 +184,10 @@ fn sending(configuration: &Configuration, explored: &ExploredState, at: usize, c
     }
     meets(&[Fault::LoseRequest, Fault::Throttle]);
     if explored.late.iter().filter(|late| late.write != 0).count() < usize::from(configuration.in_flight) {
-        meets(&[Fault::Late, Fault::RetryLate]);
+        meets(&[Fault::Late]);
+        if !(slot.is_open && configuration.is_inside()) {
+            meets(&[Fault::RetryLate]);
+        }
     }
     if configuration.permanent_faults {
         meets(&[Fault::Refuse, Fault::Unstorable, Fault::Unreadable]);

@@ -75,6 +75,16 @@ impl Step<'_> {
         self.put().map(Purpose::of) == Some(purpose)
     }
 
+    /// Whether the handler runs, or ran, in its caller's transaction.
+    fn is_inside(&self) -> bool {
+        self.is_open && self.configuration.is_inside()
+    }
+
+    /// Whether the last request put the outcome into the caller's transaction. Without a commit, it's never applied.
+    fn was_put_inside(&self) -> bool {
+        self.is_inside() && !self.is_asking && self.sent.is_some_and(|sent| sent.submission.is_none())
+    }
+
     /// Whether the last request extended the lease of a running handler.
     fn was_extension(&self) -> bool {
         !self.has_run() && self.was(Purpose::Extend)
@@ -177,7 +187,7 @@ impl Step<'_> {
         let is_doubtful = matches!(self.event, Event::Failed(Fault { maybe_applied: true, kind })
             if *kind != StoreErrorKind::Corrupt);
         // It doesn't matter whether an ambiguous extension was applied: the lease lasts at least as long as before.
-        if !is_doubtful || self.gives_back() || self.was_extension() {
+        if !is_doubtful || self.gives_back() || self.was_extension() || self.was_put_inside() {
             return;
         }
         // The executor must read the record, with two exceptions. It may send a transaction or a conclusion again,
@@ -187,7 +197,8 @@ impl Step<'_> {
             Action::Pause(_) => {
                 matches!(self.event, Event::Failed(fault) if fault.kind == StoreErrorKind::Conflict)
             }
-            action => self.is_commit() && self.repeats(action),
+            // A commit of the caller's transaction can't be sent again.
+            action => !self.is_inside() && self.is_commit() && self.repeats(action),
         };
         flaws.unless(is_looked_into, Invariant::DoubtLookedInto);
     }
@@ -206,7 +217,9 @@ impl Step<'_> {
             Action::Declined(why) => *why != Decline::Condition,
             _ => false,
         };
-        if !self.has_run() || !may_be_asked_again || !is_given_up {
+        // A failed statement ends the caller's transaction.
+        let ends_transaction = self.is_inside() && !self.is_asking;
+        if !self.has_run() || !may_be_asked_again || !is_given_up || ends_transaction {
             return;
         }
         let by = self.ended_at.saturating_add(self.configuration.settle_within);

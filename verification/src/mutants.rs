@@ -6,6 +6,7 @@
 
 mod claiming;
 mod extending;
+mod inside;
 mod remembering;
 mod retrying;
 mod settling;
@@ -116,6 +117,7 @@ pub fn all() -> Vec<Mutant> {
         retrying::MUTANTS,
         transacting::MUTANTS,
         unclaimed::MUTANTS,
+        inside::MUTANTS,
     ]
     .concat()
 }

@@ -1,6 +1,7 @@
 //! The explored spaces: the bounded slice that every test run explores, and the long form.
 
 mod deaths;
+mod inside;
 
 use lambda_idempotency::settings::Execution;
 
@@ -143,6 +144,7 @@ pub fn bounded() -> Vec<Configuration> {
     .chain(extensions())
     .chain(transactions())
     .chain(without_claims())
+    .chain(inside::inside())
     .collect()
 }
 

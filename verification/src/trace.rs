@@ -91,6 +91,7 @@ fn telling<P: Protocol>(
                 Flow::Claim => "",
                 Flow::Look => ", without a claim",
                 Flow::Blind => ", without a claim or a read",
+                Flow::Inside => ", in its caller's transaction",
             };
             format!(
                 "{} is delivered (request {request}, clock {clock}{how}{time}){}",

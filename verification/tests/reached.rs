@@ -192,7 +192,7 @@ fn every_entry_point_is_tested() {
         "src/idempotency/operation.rs",
         "src/idempotency/operator.rs",
         "src/store/named.rs",
-        "src/idempotency/postgres.rs",
+        "src/idempotency/in_transaction.rs",
         "src/lambda.rs",
         "src/lambda/batch.rs",
         "src/lambda/event.rs",

@@ -22,8 +22,8 @@ use crate::{
     time,
 };
 
-/// Keeps the record in your own transaction. Other transactions don't see the claim. Instead, an advisory lock holds the
-/// key until the transaction ends. So no claim can become stale.
+/// Keeps the record in your own transaction. Other transactions don't see the claim. Instead, an advisory lock holds
+/// the key until the transaction ends. So no claim can become stale.
 ///
 /// The transaction must belong to the database of the table. It can come from a pool. Of the store's configuration,
 /// only the table and the timeouts apply. If the table's name has no schema, the store looks the schema up once, over
@@ -88,9 +88,9 @@ impl CallerTransactions for PostgresStore {
         after_put: bool,
     ) -> BoxFuture<'c, Result<(), StoreError>> {
         Box::pin(async move {
-            // If a statement of the transaction has failed, COMMIT rolls the transaction back, and the client reports that
-            // as success. So first send a statement that PostgreSQL rejects in a failed transaction. After a failed
-            // statement, a put would have failed too.
+            // If a statement of the transaction has failed, COMMIT rolls the transaction back, and the client reports
+            // that as success. So first send a statement that PostgreSQL rejects in a failed transaction. After a
+            // failed statement, a put would have failed too.
             if !after_put {
                 let asked = self.inner.ending(transaction.batch_execute("SELECT 1")).await;
                 asked.map_err(|fault| self.inner.error(fault.of_question()))?;

@@ -220,7 +220,7 @@ impl<P: Protocol> Checker<'_, P> {
             is_unstorable: key.is_unstorable,
             retries: key.retries,
             ended_at: self.configuration.clock(key.ended_at, key.clock),
-            is_asking: matches!(key.stage, Stage::Reading) || matches!(key.heard, Heard::Found(_)),
+            is_asking: is_answer_to_read(key.stage, key.heard),
             sent: self.writes.get(key.write).map(Rc::as_ref),
             event: &event,
             now,
@@ -269,6 +269,7 @@ impl<P: Protocol> Checker<'_, P> {
             Heard::Resumed => Event::Resumed,
             Heard::Settle => Event::Settle(intent(key.verdict, delivery)),
             Heard::Look => Event::Look,
+            Heard::Lock => Event::Lock,
             Heard::Extend => {
                 let now = self.configuration.clock(key.time, key.clock);
                 Event::Extend(now.saturating_add(millis(self.configuration.lease)))
@@ -308,12 +309,22 @@ impl<P: Protocol> Checker<'_, P> {
             }
             // If a response has arrived, the edge begins at the stage of its request: a read or a write.
             let from = match (key.stage, key.heard) {
-                (Stage::Answered, Heard::Found(_)) => Stage::Reading,
+                (Stage::Answered, heard) if is_answer_to_read(Stage::Answered, heard) => Stage::Reading,
                 (Stage::Answered, _) => Stage::Applying,
                 (stage, _) => stage,
             };
             Some(((key.machine, from), (stepped.machine, stage), calls))
         })
+    }
+}
+
+/// Whether an executor at this stage hears the answer to a read, or the read's failure. A lock that another transaction
+/// holds shows only once the record has been read.
+fn is_answer_to_read(stage: Stage, heard: Heard) -> bool {
+    match heard {
+        Heard::Found(_) => true,
+        Heard::Failed(..) => matches!(stage, Stage::Reading | Stage::Answered),
+        _ => stage == Stage::Reading,
     }
 }
 

@@ -30,6 +30,9 @@ impl<P: Protocol> Checker<'_, P> {
         }
         let before = it.explored.record;
         let (stored, makes_writes) = self.effect(number, before);
+        if stored != Stored::Refused && self.is_put_inside(it, number, sender) {
+            return Some(Stored::Repeated);
+        }
         if makes_writes {
             self.committed(it, number, sender, stored);
         }
@@ -337,7 +340,7 @@ impl<P: Protocol> Checker<'_, P> {
     /// Whether this record no longer blocks a delivery without a claim at `now`: the delivery runs its handler or,
     /// under at-most-once, answers that the outcome is unknown.
     fn is_open_to(&self, record: &Record, request: u8, now: Timestamp) -> bool {
-        if !self.configuration.flows.contains(&Flow::Look) {
+        if !self.configuration.flows.contains(&Flow::Look) && !self.configuration.is_inside() {
             return true;
         }
         let plan = self.configuration.plan(configuration::owner(NOBODY - 1, request), request, now, true);

@@ -9,8 +9,8 @@ use crate::{
     configuration::millis,
     coverage::Mark,
     invariants::Invariant,
-    model::{Made, Stage},
-    under_test::{Effect, Protocol, Token},
+    model::{Late, Made, Slot, Stage, Verdict},
+    under_test::{Effect, Protocol, Purpose, Token},
 };
 
 impl<P: Protocol> Checker<'_, P> {
@@ -83,6 +83,36 @@ impl<P: Protocol> Checker<'_, P> {
         it.reach(Mark::Declined);
         self.step(it, at, Heard::Declined);
         Some(())
+    }
+
+    /// Whether a transaction of another caller holds the key's lock, or one of this executor whose commit is in flight. The
+    /// executor has read the record, and now takes the lock, or looks whether it's free.
+    pub(super) fn is_locked(&self, it: &mut Happening, at: u8) -> bool {
+        if !self.configuration.is_inside() || !it.slot(at).is_open {
+            return false;
+        }
+        let is_held = |slot: &Slot| slot.is_open && matches!(slot.stage, Stage::Running | Stage::Applying);
+        let is_commit = |late: &Late| self.is_conclusion(late.write) && self.is_transaction(late.write);
+        let is_locked = it.explored.slots.iter().any(is_held) || it.explored.late.iter().any(is_commit);
+        if is_locked {
+            let has_run = it.explored.deliveries[usize::from(it.slot(at).delivery)].verdict != Verdict::None;
+            it.reach(if has_run { Mark::StillLocked } else { Mark::Locked });
+        }
+        is_locked
+    }
+
+    /// Whether the request with this number only puts an outcome into the transaction of the sender's caller. Nobody sees
+    /// it before the commit.
+    pub(super) fn is_put_inside(&self, it: &Happening, number: u32, sender: u8) -> bool {
+        let delivery = it.explored.deliveries.get(usize::from(sender));
+        self.configuration.is_inside()
+            && self.is_conclusion(number)
+            && !self.is_transaction(number)
+            && delivery.is_some_and(|delivery| delivery.verdict == Verdict::Commit)
+    }
+
+    fn is_conclusion(&self, number: u32) -> bool {
+        self.purpose(number) == Some(Purpose::Conclude)
     }
 
     /// Leaves an unanswered extension in flight when the executor stops waiting for the answer. The extension may

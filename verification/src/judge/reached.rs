@@ -19,6 +19,13 @@ impl Step<'_> {
         if let Some(mark) = self.phase() {
             coverage.reach(mark);
         }
+        if let (true, true, Event::Found(_)) = (self.is_inside(), self.has_run(), self.event) {
+            match self.action {
+                Action::Read => coverage.reach(Mark::LookedAgain),
+                Action::Settled(End::NotCommitted(_)) => coverage.reach(Mark::RolledBack),
+                _ => {}
+            }
+        }
         let mark = match self.action {
             Action::Claimed(held) => {
                 if held.lock.interrupted {
