@@ -16,10 +16,10 @@ use crate::{
 ///
 /// # Contract
 ///
-/// - A transaction holds the lock of the key that it has locked until the transaction ends. While it holds the lock, no
-///   other transaction locks the key, and nobody waits for the lock.
-/// - Nobody else sees a put before the transaction is committed. From the put to the transaction's end, nobody else
-///   writes the record: they wait, or fail.
+/// - A transaction holds the lock of the key that it has locked until the transaction ends. Meanwhile, no other
+///   transaction locks the key or waits for the lock.
+/// - Only the transaction itself sees its put before it's committed. From the put to the transaction's end, other writes
+///   of the record wait or fail.
 /// - A transaction that's dropped is rolled back.
 ///
 /// # Cancel safety

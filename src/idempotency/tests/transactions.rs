@@ -380,14 +380,11 @@ async fn cut_off_decline_closure_leaves_commit_unresolved() {
     for (is_late, expected) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
         let bench = Bench::new().optimistic(false);
         bench.store.script([if is_late { Meets(Late) } else { Script::Pass }]);
+        let until = bench.now().saturating_add(Duration::from_secs(60));
         let target = Target {
             key: bench.stored_key("k"),
             fingerprint: Fingerprint::of(&1).unwrap(),
-            invocation: Invocation::entered(
-                bench.now(),
-                bench.now().saturating_add(Duration::from_secs(60)),
-                "request",
-            ),
+            invocation: Invocation::entered(bench.now(), until, "request"),
             cut_off: None,
             way: Way::Optimistic { reads_first: false },
             inside: None,
