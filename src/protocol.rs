@@ -49,6 +49,7 @@ pub use action::{Action, Decline, End, Held, Refusal};
 pub use input::{Event, Fault, Input};
 pub(crate) use judge::{Recalled, recall};
 pub use limits::Limits;
+pub(crate) use limits::{LATE_CALL, SHORTEST_ANSWER, SHORTEST_CALL};
 pub use operator::{NextDelivery, Outlook, is_same_claim, outlook, resolve};
 pub use plan::{Intent, Plan, Rules};
 

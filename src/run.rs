@@ -10,7 +10,7 @@ pub(crate) mod context;
 
 pub(crate) mod watch;
 
-pub(crate) mod lease;
+mod limits;
 
 pub(crate) mod replay;
 

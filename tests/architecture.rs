@@ -59,7 +59,7 @@ const ORDER_OF_RUN: &[&str] = &[
     "staging",
     "context",
     "watch",
-    "lease",
+    "limits",
     "replay",
     "refusal",
     "cache",

@@ -8,6 +8,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use http::{HeaderMap, HeaderValue, Response};
 use lambda_idempotency::{
     ErrorKind, RunError,
+    protocol::Limits,
     settings::Mode,
     time::{Clock as _, Timestamp, system_clock},
 };
@@ -297,7 +298,7 @@ pub(crate) async fn in_time<T>(
 ) -> Option<T> {
     event.claims();
     let mut calling = pin!(calling);
-    let reserve = protection.rules.settings.answer_reserve / 5;
+    let reserve = protection.rules.settings.answer_reserve / Limits::HARD_FLOOR;
     let overdue = async {
         turn.answered().await;
         match deadline.map(|deadline| system_clock().now().until(deadline.saturating_sub(reserve))) {

@@ -10,13 +10,12 @@ use crate::{
     format::Format,
     idempotency::Operation,
     key::Key,
-    protocol::Refusal,
+    protocol::{Limits, Refusal},
     run::{
         claim::Begun,
         context::{attempting, refused_within},
         driver::Way,
         in_transaction::{InTransaction, Records},
-        lease::Timing,
         protect::{Protected, Target, protect},
         refusal::refusal_error,
         response::Verdict,
@@ -165,7 +164,7 @@ impl<F: Format> Operation<F> {
         let refused = |error| refused_within(&invocation, &key, error);
         let begun = driver.begun(&invocation);
         let now = begun.now();
-        let limits = Timing::of(&driver.settings, now, &invocation).limits;
+        let limits = Limits::of(&driver.settings, now, &invocation);
         let ask_by = limits.ask_by.filter(|_| driver.settings.is_enforced());
         let refusal = match ask_by {
             Some(ask_by) if ask_by <= now => Refusal::NoTimeLeft,

@@ -89,7 +89,7 @@ pub(super) fn to_record(
 
 /// Sends a claim, unless it's too late to run anything under it.
 fn send(plan: &Plan, now: Timestamp, claiming: Claiming) -> Next {
-    if claiming.goal == Goal::Run && now >= plan.usable_until {
+    if claiming.goal == Goal::Run && now >= plan.start_by() {
         return give_up(plan, claiming, Refusal::NoTimeLeft);
     }
     let put = claiming.put();
@@ -206,7 +206,7 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
 fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     match goal {
         Goal::Record(task) => Next::Settle { held, task, submissions: 0 },
-        Goal::Run if plan.has_time_left(held.lock.lease_until, now) => {
+        Goal::Run if now < plan.limits.start_by(held.lock.lease_until) => {
             let running = Running { held: held.clone(), submissions: 0, is_in_doubt: false };
             Act(Phase::Held(running), Action::Claimed(held))
         }
@@ -253,8 +253,8 @@ pub(super) fn lock(
     goal: &Goal,
 ) -> Lock {
     let lease_until = match goal {
-        Goal::Run => plan.lease_until,
-        Goal::Record(_) => plan.lease_until.max(now.saturating_add(RECORDING_LEASE)),
+        Goal::Run => plan.limits.lease_until,
+        Goal::Record(_) => plan.limits.lease_until.max(now.saturating_add(RECORDING_LEASE)),
     };
     Lock {
         owner: plan.owner,

@@ -51,13 +51,11 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, is_inside: bool, event: Event
     let refuse = |refusal| Act(Phase::Over, Action::Refused(refusal));
     match event {
         // Without a record, nothing can be replayed, and it's too late to run.
-        Event::Found(None) if now >= plan.usable_until => refuse(Refusal::NoTimeLeft),
+        Event::Found(None) if now >= plan.start_by() => refuse(Refusal::NoTimeLeft),
         Event::Found(None) => open(None),
         Event::Found(Some(record)) => match judge(&plan.rules, plan.owner, plan.fingerprint, &record, now) {
             Judgement::Replay => Act(Phase::Over, Action::Replay(record)),
-            Judgement::Reclaim | Judgement::TakeOver if now >= plan.usable_until => {
-                refuse(Refusal::NoTimeLeft)
-            }
+            Judgement::Reclaim | Judgement::TakeOver if now >= plan.start_by() => refuse(Refusal::NoTimeLeft),
             Judgement::Reclaim | Judgement::TakeOver => open(Some(record)),
             judgement => refuse(refusal(judgement)),
         },

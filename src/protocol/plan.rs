@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     fingerprint::Fingerprint,
     outcome::Outcome,
-    protocol::Limits,
+    protocol::{Limits, limits::SHORTEST_ANSWER},
     record::{Owner, Status},
     settings::Execution,
     time::Timestamp,
@@ -17,8 +17,6 @@ pub(super) const MIN_LOCK_RETENTION: Duration = Duration::from_secs(24 * 60 * 60
 /// How long an interrupted claim keeps its key. A request that the handler's process sent just before its end may still
 /// be on its way, and another run should find its effect.
 pub(super) const INTERRUPTED_LEASE: Duration = Duration::from_secs(10);
-/// A settlement isn't retried if less time than this is left, since no store answers sooner.
-pub(super) const LAST_TRY: Duration = Duration::from_millis(10);
 
 /// The settings that the rules depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,30 +52,17 @@ pub struct Plan {
     pub owner: Owner,
     /// The request's fingerprint.
     pub fingerprint: Fingerprint,
-    /// When the claim's lease ends.
-    pub lease_until: Timestamp,
-    /// From this time on, it's too late to start the handler. The time from here to `lease_until` is a reserve.
-    /// A claim that's recovered from its record has the record's lease, and keeps the same reserve.
-    pub usable_until: Timestamp,
-    /// When calls to the store must end.
+    /// The claim's first lease, and the time limits.
     pub limits: Limits,
     /// The invocation's request ID, for people who search the logs.
     pub request_id: Option<Arc<str>>,
 }
 
 impl Plan {
-    pub(super) fn reserve(&self) -> Duration {
-        self.usable_until.until(self.lease_until)
-    }
-
-    pub(super) fn has_time_left(&self, lease_until: Timestamp, now: Timestamp) -> bool {
-        now < lease_until.saturating_sub(self.reserve())
-    }
-
-    /// Returns the end of the retries for a settlement that begins at `now`.
-    pub(super) fn settle_by(&self, now: Timestamp) -> Timestamp {
-        let by = now.saturating_add(self.limits.settle_within);
-        self.limits.answer_by.map_or(by, |answer_by| answer_by.min(by))
+    /// From this time on, it's too late to start the handler. A claim that's recovered from its record has the record's
+    /// lease, which may end earlier.
+    pub fn start_by(&self) -> Timestamp {
+        self.limits.start_by(self.limits.lease_until)
     }
 
     /// Returns the time at which a STARTED record under this lease expires. Under at-most-once it never expires: if the
@@ -151,7 +136,7 @@ impl Task {
         let by = match intent {
             // The caller gets no answer, so it doesn't matter how long the front end waits.
             Intent::Interrupt => now.saturating_add(plan.limits.settle_within),
-            _ => plan.settle_by(now),
+            _ => plan.limits.settle_by(now),
         };
         Self { intent, by, retries: 0, is_in_doubt }
     }
@@ -160,7 +145,7 @@ impl Task {
     /// number is reached, the error is the unchanged task.
     pub(super) fn again(self, plan: &Plan, now: Timestamp) -> Result<(Self, u8), Self> {
         let nth = self.retries;
-        if plan.limits.max_retries.is_some_and(|most| nth >= most) || now.until(self.by) < LAST_TRY {
+        if plan.limits.max_retries.is_some_and(|most| nth >= most) || now.until(self.by) < SHORTEST_ANSWER {
             return Err(self);
         }
         Ok((Self { retries: nth.saturating_add(1), ..self }, nth))

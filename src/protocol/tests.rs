@@ -8,7 +8,7 @@ mod transactions;
 
 use std::time::Duration;
 
-use super::{acquire::RECORDING_LEASE, plan::LAST_TRY, *};
+use super::{acquire::RECORDING_LEASE, limits::SHORTEST_ANSWER, *};
 use crate::{
     fingerprint::Fingerprint,
     outcome::{Outcome, StoredResponse},
@@ -37,11 +37,13 @@ fn plan(execution: Execution) -> Plan {
         rules: Rules { skew_margin: SKEW, retention: RETENTION, execution },
         owner: ME,
         fingerprint: REQUEST,
-        lease_until: NOW.saturating_add(LEASE),
-        usable_until: NOW.saturating_add(LEASE).saturating_sub(RESERVE),
-        limits: Limits { max_retries: Some(RETRIES), ..Limits::unknown(SETTLE_WITHIN) },
+        limits: Limits { max_retries: Some(RETRIES), ..limits() },
         request_id: Some("request".into()),
     }
+}
+
+fn limits() -> Limits {
+    Limits { lease_grace: RESERVE, ..Limits::unknown(NOW.saturating_add(LEASE), SETTLE_WITHIN) }
 }
 
 /// A machine and its current time.
@@ -214,7 +216,7 @@ fn lock_outlives_its_lease_by_the_retention() {
     let mut plan = plan(Execution::AtLeastOnce);
     plan.rules.retention = Duration::from_secs(7 * 86_400);
     let lock = acquire::lock(&plan, NOW, Generation::first(NOW), 1, false, &Goal::Run);
-    let expires_at = plan.lease_until.saturating_add(plan.rules.retention).rounded_up_to_second();
+    let expires_at = plan.limits.lease_until.saturating_add(plan.rules.retention).rounded_up_to_second();
     assert_eq!(lock.expires_at, Some(expires_at));
 }
 
@@ -390,11 +392,11 @@ fn claim_answered_too_late_is_released() {
 #[test]
 fn no_claim_without_time_left() {
     let mut run = Run::new();
-    run.now = run.state.plan().usable_until;
+    run.now = run.state.plan().start_by();
     assert_eq!(run.feed(Event::Begin), Action::Refused(Refusal::NoTimeLeft));
     let mut run = Run::new();
     run.feed(Event::Begin);
-    run.now = run.state.plan().usable_until;
+    run.now = run.state.plan().start_by();
     assert_eq!(run.feed(refused(Some(started(-60_000)))), Action::Refused(Refusal::NoTimeLeft));
 }
 

@@ -7,20 +7,15 @@ use crate::{
         Phase, Refusal, State,
         acquire::{Claiming, Goal},
         commit::Basis,
+        limits::{LATE_CALL, SHORTEST_CALL},
         plan::Task,
     },
     time::Timestamp,
 };
 
-/// Each settling call and each extension of a lease gets at least this long before it's abandoned. A settling call
-/// stores the outcome, or reads the record to find out whether it's stored. It gets less if its time limit is sooner.
-const SHORTEST_CALL: Duration = Duration::from_millis(250);
 /// Only used if the deadline is unknown. A process that begins a settling call this long after the call's time limit
 /// counts as having been frozen.
 const FROZEN: Duration = Duration::from_secs(1);
-/// The timeout of each settling call after a freeze. Lambda no longer waits for the answer. But a recorded outcome
-/// prevents a second run, and the log then says whether the outcome is recorded.
-const AFTER_A_FREEZE: Duration = Duration::from_millis(500);
 
 impl State {
     /// Returns the time limit of the machine's latest request. After that time, the driver doesn't wait for the answer.
@@ -38,11 +33,7 @@ impl State {
             Phase::Fresh | Phase::Claiming(_) | Phase::LookingForClaim(_) | Phase::Looking { .. } => {
                 return limits.ask_by;
             }
-            Phase::Releasing { why: Refusal::NoTimeLeft, .. } => return limits.answer_by,
-            Phase::Releasing { .. } => {
-                let until = limits.ask_by.map(|ask_by| ask_by.saturating_add(limits.reserve));
-                return until.into_iter().chain(limits.answer_by).min();
-            }
+            Phase::Releasing { why, .. } => return self.release_by(now, *why),
             // If this extension isn't answered, there's time for another before the lease ends.
             Phase::Extending { running, .. } => {
                 let left = now.until(running.held.lock.lease_until);
@@ -51,13 +42,31 @@ impl State {
             Phase::Held(_) | Phase::Open(_) | Phase::Over => return None,
         };
         let until = self.settling_until(now, task)?;
-        // Once the deadline has passed, another delivery may have taken over. A brief call shows whether it has.
+        // Once the deadline has passed, another delivery may have taken over. A brief call shows whether it has. Lambda no
+        // longer waits for the answer, but a recorded outcome prevents a second run.
         let (last, wait) = match limits.answer_by {
             Some(answer_by) => (answer_by, limits.reserve),
             None => (until, FROZEN),
         };
         let is_late = until <= now && last.saturating_add(wait) <= now;
-        Some(if is_late { now.saturating_add(AFTER_A_FREEZE) } else { until })
+        Some(if is_late { now.saturating_add(LATE_CALL) } else { until })
+    }
+
+    /// Returns the time at which the release of an unused claim must be answered. The release is sent even if its limit
+    /// has passed. Otherwise, the claim would keep the key although nothing ran, and under at-most-once, only an operator
+    /// could free it. Lambda may end the invocation at its deadline, so the release must end before the deadline, unless
+    /// the deadline has already passed.
+    fn release_by(&self, now: Timestamp, why: Refusal) -> Option<Timestamp> {
+        let limits = &self.plan.limits;
+        let asked = limits.ask_by.filter(|_| why != Refusal::NoTimeLeft);
+        let asked = asked.map(|ask_by| ask_by.saturating_add(limits.reserve));
+        let by = asked.into_iter().chain(limits.answer_by).min()?;
+        if now < by {
+            return Some(by);
+        }
+        let late = now.saturating_add(limits.reserve.max(LATE_CALL));
+        let last = limits.last_call().unwrap_or(self.plan.start_by().saturating_add(limits.reserve));
+        Some(if now < last { late.min(last) } else { late })
     }
 
     /// Returns the time at which a settling call must be answered in a process that wasn't frozen.
@@ -65,7 +74,7 @@ impl State {
         let limits = &self.plan.limits;
         let left = now.until(task.by);
         if task.retries == 0 && left <= limits.reserve {
-            return limits.last_call;
+            return limits.last_call();
         }
         // No single call gets all the time that's left, so that an unanswered call leaves time for another. No
         // call gets all the time until the lease's end either: once the lease ends, another executor can take
@@ -87,12 +96,6 @@ impl State {
             },
             _ => None,
         }
-    }
-
-    /// Returns the time at which the preparation of a settlement, for example writing its chunks, must end if it begins
-    /// at `now`. The preparation gets half of the time; the other half is for the settlement itself.
-    pub fn prepare_until(&self, now: Timestamp) -> Timestamp {
-        now.saturating_add(now.until(self.plan.settle_by(now)) / 2)
     }
 
     /// Returns how long an [`Action::Pause`](crate::protocol::Action::Pause) of `pause` takes: at most half of

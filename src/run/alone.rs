@@ -1,10 +1,8 @@
 //! Commits the handler's own writes without a record, while idempotency isn't enforced.
 
-use std::time::Duration;
-
 use crate::{
     key::StoredKey,
-    protocol::{Decline, Limits},
+    protocol::{Decline, Limits, SHORTEST_ANSWER, SHORTEST_CALL},
     run::{
         driver::{Declined, Driver, pause},
         staging::NO_TRANSACTIONS,
@@ -12,11 +10,6 @@ use crate::{
     store::{CommitOutcome, OwnWrites, StoreError, StoreErrorKind},
     time::Timestamp,
 };
-
-/// No store answers sooner, so a call with less time would be in vain.
-const SHORTEST_ANSWER: Duration = Duration::from_millis(10);
-/// Each call gets at least this long before it's abandoned and sent again, unless its time limit is sooner.
-const SHORTEST_CALL: Duration = Duration::from_millis(250);
 
 /// Commits `writes` in one transaction. While the store fails, this sends the same transaction again, under one
 /// token. It stops when the caller's answer is due, and at the latest after
@@ -42,8 +35,7 @@ pub(super) async fn commit_alone(
     let random = StoreError::new(StoreErrorKind::Unavailable, "the operating system returned no random bits");
     let Ok(owner) = driver.owner() else { return Err(not_applied(random, false)) };
     let token = key.derive(&format!("writes of {owner} without a record"));
-    let end = driver.now().saturating_add(driver.settings.settle_within);
-    let end = limits.answer_by.map_or(end, |answer_by| answer_by.min(end));
+    let end = limits.settle_by(driver.now());
     let (mut nth, mut is_in_doubt) = (0, false);
     loop {
         let now = driver.now();
@@ -75,5 +67,5 @@ pub(super) async fn commit_alone(
 pub(crate) fn first_call_until(limits: Limits, now: Timestamp) -> Option<Timestamp> {
     let is_in_time = |last: &Timestamp| now.saturating_add(SHORTEST_ANSWER) < *last;
     let overdue = now.saturating_add(SHORTEST_CALL);
-    limits.last_call.map(|last| Some(last).filter(is_in_time).unwrap_or(overdue))
+    limits.last_call().map(|last| Some(last).filter(is_in_time).unwrap_or(overdue))
 }

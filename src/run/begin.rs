@@ -8,14 +8,13 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     observe,
-    protocol::{Event, Refusal},
+    protocol::{Event, Limits, Refusal},
     record::{Owner, Record},
     run::{
         cache::Ticket,
         claim::{Begun, Claim},
         context::refuse_within_itself,
         driver::{Driver, Opened, spread},
-        lease::Timing,
         refusal::{Refused, RefusedBy},
         replay::Replay,
     },
@@ -71,18 +70,18 @@ async fn attempt(
         return answer.map(Begun::Replay);
     }
     let ticket = cache.and_then(|cache| cache.ticket_in(invocation));
-    let timing = Timing::of(&driver.settings, now, invocation);
-    let mut state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
+    let limits = Limits::of(&driver.settings, now, invocation);
+    let mut state = driver.machine(driver.owner()?, fingerprint, invocation, limits);
     let opened = driver.open(key, &mut state, Event::Begin, &driver.to_store(None)).await;
     observe::asked(stopwatch);
     match opened? {
         Opened::Claimed(held) => {
             observe::claimed(key, &held);
             let is_copied = ticket.is_some();
-            Ok(Begun::Claimed(Claim::new(driver.clone(), key.clone(), state, held, timing, is_copied)))
+            Ok(Begun::Claimed(Claim::new(driver.clone(), key.clone(), state, held, is_copied)))
         }
         Opened::Recorded(record) => {
-            replayed(driver, key, &record, ticket, timing.limits.answer_by).await.map(Begun::Replay)
+            replayed(driver, key, &record, ticket, limits.answer_by).await.map(Begun::Replay)
         }
         Opened::Open => Err(Refused::of(key, Refusal::Unavailable, None, &state, driver.now())),
     }

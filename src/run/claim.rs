@@ -10,12 +10,11 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     observe,
-    protocol::{Action, End, Event, Held, Refusal, State},
+    protocol::{Action, End, Event, Held, Limits, Refusal, State},
     record::{Owner, Status},
     run::{
         driver::{Declined, Driver, Ending, Way},
         handle::ClaimHandle,
-        lease::Timing,
         refusal::{fenced, not_released, unrecorded},
         replay::Replay,
         response::Verdict,
@@ -39,7 +38,6 @@ pub struct Claim {
     driver: Driver,
     handle: ClaimHandle,
     state: Box<State>,
-    timing: Timing,
     /// Whether a copy of the settled record may be cached.
     is_copied: bool,
     /// Whether an extension found that the claim isn't held anymore.
@@ -86,11 +84,10 @@ impl Claim {
         key: StoredKey,
         state: Box<State>,
         held: Held,
-        timing: Timing,
         is_copied: bool,
     ) -> Self {
         let handle = ClaimHandle::new(key, held);
-        Self { driver, handle, state, timing, is_copied, is_lost: false, unenforced: None }
+        Self { driver, handle, state, is_copied, is_lost: false, unenforced: None }
     }
 
     /// Returns a claim for code that runs while idempotency isn't enforced. It holds nothing; settling it succeeds.
@@ -102,13 +99,12 @@ impl Claim {
         way: Way,
     ) -> Self {
         let right = Box::pin(Unenforced::begin(driver, key, fingerprint, invocation, way)).await;
-        let timing = *right.timing();
+        let limits = *right.limits();
         Self {
             driver: driver.clone(),
             handle: right.handle(),
             // This machine is never driven, so it holds no claim.
-            state: driver.machine(Owner::from_bytes([0; 16]), fingerprint, invocation, &timing),
-            timing,
+            state: driver.machine(Owner::from_bytes([0; 16]), fingerprint, invocation, limits),
             is_copied: false,
             is_lost: false,
             unenforced: Some(Box::new(right)),
@@ -125,9 +121,8 @@ impl Claim {
         self.handle.clone()
     }
 
-    /// When the claim's first lease ends, how the lease is extended, and when the handler is cut off.
-    pub(super) fn timing(&self) -> &Timing {
-        &self.timing
+    pub(super) fn limits(&self) -> &Limits {
+        &self.state.plan().limits
     }
 
     pub(super) fn driver(&self) -> &Driver {
@@ -146,16 +141,6 @@ impl Claim {
     /// Whether an extension found that the claim isn't held anymore.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost
-    }
-
-    /// When the caller's answer is due.
-    pub(super) fn answer_by(&self) -> Option<Timestamp> {
-        self.timing.limits.answer_by
-    }
-
-    /// When the last call to the store must end.
-    pub(super) fn last_call(&self) -> Option<Timestamp> {
-        self.timing.limits.last_call
     }
 
     /// T4: stores `response` as the operation's outcome.
@@ -215,7 +200,7 @@ impl Claim {
         match self.settle(verdict).await {
             Ending { end: End::Recorded, .. } => Ok(Settled::Recorded),
             Ending { end: End::Superseded(record), .. } => {
-                let (key, until) = (self.key(), self.answer_by());
+                let (key, until) = (self.key(), self.limits().answer_by);
                 let outcome = self.driver.successors_outcome(key, &record, ErrorKind::Fenced, until).await;
                 outcome.map(Settled::Superseded)
             }

@@ -177,7 +177,7 @@ impl Claim {
         match ending.end {
             End::Recorded => Ok(Settled::Recorded),
             End::Superseded(record) => {
-                let until = self.answer_by();
+                let until = self.limits().answer_by;
                 let outcome = driver.successors_outcome(key, &record, ErrorKind::Fenced, until).await?;
                 Ok(Settled::Superseded(outcome))
             }

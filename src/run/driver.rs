@@ -15,10 +15,11 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     protocol::{
-        Action, Decline, End, Event, Fault, Held, Input, Plan, Refusal, Rules, State, refusal_for, step,
+        Action, Decline, End, Event, Fault, Held, Input, Limits, Plan, Refusal, Rules, State, refusal_for,
+        step,
     },
     record::{Owner, Record},
-    run::{brake::Brake, cache::LocalCache, lease::Timing, refusal::Refused, staging::NO_TRANSACTIONS},
+    run::{brake::Brake, cache::LocalCache, refusal::Refused, staging::NO_TRANSACTIONS},
     settings::Settings,
     store::{Cipher, CommitOutcome, OwnWrites, Put, PutOutcome, Store, StoreError, StoreErrorKind},
     time::{Clock, LaterClock, Timestamp},
@@ -26,9 +27,6 @@ use crate::{
 
 /// The first pause before a retry. Each further pause is twice as long, up to a cap.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
-/// An unused claim is released even if the time limit of the release has passed. The release then gets at least this
-/// long, if the deadline allows it.
-const LATE_RELEASE: Duration = Duration::from_millis(500);
 
 /// How operations are protected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,16 +194,14 @@ impl Driver {
         owner: Owner,
         fingerprint: Fingerprint,
         invocation: &Invocation,
-        timing: &Timing,
+        limits: Limits,
     ) -> Box<State> {
         // Boxed, since the state passes through many futures, each of which would reserve space for it.
         Box::new(State::new(Plan {
             rules: self.rules(),
             owner,
             fingerprint,
-            lease_until: timing.lease_until,
-            usable_until: timing.usable_until,
-            limits: timing.limits,
+            limits,
             request_id: invocation.request_id().cloned(),
         }))
     }
@@ -228,18 +224,13 @@ impl Driver {
         // Whether a request was sent and failed. If there's no time left for a request, it isn't sent, and that isn't a
         // failure of the store.
         let mut has_failed = false;
-        // While the machine claims a key, the only settlement that it sends is the release of a claim it can't use.
-        let is_claiming = matches!(event, Event::Begin);
         // Whether another executor's record may be judged stale. Other executors know only the wall clock. If this
         // process's wall clock was set back, the earlier time is the safe one to judge by.
         let is_judging = matches!(event, Event::Begin | Event::Look | Event::Lock);
         loop {
             let (wall, now) = self.clock.read();
             let action = step(state, Input { now: if is_judging { wall } else { now }, event });
-            let until = match &action {
-                Action::Put(Put::Mine { .. }) if is_claiming => release_until(state, now),
-                _ => state.call_until(now),
-            };
+            let until = state.call_until(now);
             event = match action {
                 Action::Put(put) => match self.in_time(now, until, requests.put(key, &put)).await {
                     Ok(written) => {
@@ -410,21 +401,6 @@ async fn bounded<T>(
         Poll::Ready(Err(error.maybe_applied(true)))
     })
     .await
-}
-
-/// Returns the time at which the release of an unused claim must be answered. The release is sent even if its limit has
-/// passed. Otherwise, the claim would keep the key although nothing ran, and under at-most-once, only an operator could
-/// free it. Lambda may end the invocation at its deadline, so the release must end before the deadline, unless the
-/// deadline has already passed.
-fn release_until(state: &State, now: Timestamp) -> Option<Timestamp> {
-    let until = state.call_until(now)?;
-    if now < until {
-        return Some(until);
-    }
-    let Plan { usable_until, limits, .. } = state.plan();
-    let late = now.saturating_add(limits.reserve.max(LATE_RELEASE));
-    let last = limits.last_call.unwrap_or(usable_until.saturating_add(limits.reserve));
-    Some(if now < last { late.min(last) } else { late })
 }
 
 /// Whether the store does its work.

@@ -15,26 +15,28 @@ use crate::{
 /// A failed extension is retried after a twelfth of the length, so that several attempts fit in before the handler is
 /// cut off. The future ends when the claim is lost.
 pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Timestamp>) {
-    let Some(extension) = claim.timing().extension else { return pending().await };
+    let limits = *claim.limits();
+    let Some(length) = limits.lease_extension else { return pending().await };
+    let interval = length / 3;
     // Part of the lease has passed already: acquiring the claim took time. If an `on_declined` closure runs now, the
     // handler has run before it.
-    let due = extension.due(claim.held().lock.lease_until);
+    let due = claim.held().lock.lease_until.saturating_sub(length - interval);
     let mut wait = claim.driver().now().until(due);
     loop {
         let clock = claim.driver().clock();
         clock.sleep(wait).await;
-        let until = extension.lease_from(clock.now());
+        let until = limits.lease_from(clock.now(), length);
         if until <= claim.held().lock.lease_until {
             // The lease already ends as late as the deadline allows, or the clock was set back. So don't extend it.
             return pending().await;
         }
         wait = match claim.extend_until(until).await {
             Extended::Until(lease_until) => {
-                let at = extension.cut_off(lease_until);
+                let at = limits.cut_off(lease_until);
                 cut_off.move_to(latest.map_or(at, |latest| latest.min(at)));
-                extension.interval()
+                interval
             }
-            Extended::NotNow => extension.retry(),
+            Extended::NotNow => length / 12,
             Extended::Lost => return,
         };
     }

@@ -8,13 +8,12 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     observe,
-    protocol::{End, Event, State},
+    protocol::{End, Event, Limits, State},
     run::{
         begin::replayed,
         claim::Begun,
         context::refuse_within_itself,
         driver::{Declined, Driver, Ending, Inside, Opened, Requests},
-        lease::Timing,
         refusal::{Refused, not_committed, not_concluded},
         response::Verdict,
         unenforced::end,
@@ -28,7 +27,6 @@ pub(super) struct Optimistic<'t> {
     driver: Driver,
     key: StoredKey,
     state: Box<State>,
-    cut_off: Option<Timestamp>,
     /// Whether a copy of the outcome may be cached.
     is_copied: bool,
     /// The caller's own transaction, if it keeps the record.
@@ -58,22 +56,12 @@ impl<'t> Optimistic<'t> {
         let ticket =
             driver.cache().filter(|_| inside.is_none()).and_then(|cache| cache.ticket_in(invocation));
         // Without a claim, there's no lease that could be extended or could expire.
-        let timing = Timing::unextended(&driver.settings, now, invocation);
-        let state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
-        // An open transaction would keep its locks in a frozen sandbox, so it's rolled back in the last half of the
-        // reserve.
-        let cut_off = match inside {
-            Some(_) => {
-                let reserve = driver.settings.answer_reserve / 2;
-                invocation.deadline().map(|deadline| deadline.saturating_sub(reserve))
-            }
-            None => Some(timing.cut_off),
-        };
+        let limits = Limits::unextended(&driver.settings, now, invocation);
+        let state = driver.machine(driver.owner()?, fingerprint, invocation, limits);
         let mut it = Self {
             driver: driver.clone(),
             key: key.clone(),
             state,
-            cut_off,
             is_copied: ticket.is_some(),
             inside,
         };
@@ -88,7 +76,7 @@ impl<'t> Optimistic<'t> {
         match opened.map_err(|refused| refused.reported(key))? {
             Opened::Open | Opened::Claimed(_) => Ok(Begun::Claimed(it)),
             Opened::Recorded(record) => {
-                let replay = replayed(driver, key, &record, ticket, timing.limits.answer_by).await;
+                let replay = replayed(driver, key, &record, ticket, limits.answer_by).await;
                 replay.map(Begun::Replay).map_err(|refused| refused.reported(key))
             }
         }
@@ -98,9 +86,8 @@ impl<'t> Optimistic<'t> {
         &self.key
     }
 
-    /// When the caller's answer is due.
-    pub(super) fn answer_by(&self) -> Option<Timestamp> {
-        self.state.plan().limits.answer_by
+    pub(super) fn limits(&self) -> &Limits {
+        &self.state.plan().limits
     }
 
     /// Whether a declined transaction may still be applied.
@@ -110,8 +97,8 @@ impl<'t> Optimistic<'t> {
 
     /// Returns this run without the caller's transaction.
     pub(super) fn outside(self) -> Optimistic<'static> {
-        let Self { driver, key, state, cut_off, is_copied, inside: _ } = self;
-        Optimistic { driver, key, state, cut_off, is_copied, inside: None }
+        let Self { driver, key, state, is_copied, inside: _ } = self;
+        Optimistic { driver, key, state, is_copied, inside: None }
     }
 
     /// Returns this run in the caller's transaction.
@@ -120,8 +107,15 @@ impl<'t> Optimistic<'t> {
     }
 
     /// When the handler is cut off. `None` means never.
+    ///
+    /// An open transaction would keep its locks in a frozen sandbox, so it's rolled back in the last half of the
+    /// reserve.
     pub(super) fn cut_off(&self) -> Option<Timestamp> {
-        self.cut_off
+        let limits = self.limits();
+        match self.inside {
+            Some(_) => limits.deadline.map(|deadline| deadline.saturating_sub(limits.reserve / 2)),
+            None => Some(limits.cut_off(limits.lease_until)),
+        }
     }
 
     /// Whether the handler runs in the caller's own transaction.
@@ -131,14 +125,14 @@ impl<'t> Optimistic<'t> {
 
     /// Whether a handler that has begun may run on after its cut-off.
     pub(super) fn may_run_on(&self) -> bool {
-        self.is_inside() && !self.driver.settings.cut_off
+        self.is_inside() && !self.limits().cuts_off
     }
 
     /// Rolls the caller's transaction back, if there's one that the library began.
     pub(super) async fn roll_back(&self) {
         if let Some(inside) = self.inside {
             // An unanswered rollback happens later.
-            let _ = end(&self.driver, inside, self.state.plan().limits, false).await;
+            let _ = end(&self.driver, inside, *self.limits(), false).await;
         }
     }
 

@@ -4,7 +4,6 @@ use std::{
     any::Any,
     future::{Future, Ready, ready},
     panic::resume_unwind,
-    time::Duration,
 };
 
 use crate::{
@@ -14,7 +13,7 @@ use crate::{
     invocation::{Invocation, Refusals},
     key::StoredKey,
     observe,
-    protocol::{Decline, End, Refusal},
+    protocol::{Decline, End, LATE_CALL, Refusal},
     record::Status,
     run::{
         brake::Passage,
@@ -87,8 +86,6 @@ pub(super) enum Finished {
     NotCommitted(Declined),
 }
 
-/// The timeout for reading the record of a lost claim, to explain the loss to the caller.
-const LAST_LOOK: Duration = Duration::from_millis(500);
 /// The message of the failure that's recorded if the handler's writes weren't applied.
 const NOT_APPLIED: &str = "the handler's writes weren't applied";
 
@@ -299,7 +296,7 @@ async fn give_up(
         _ => failure(driver, right.key(), refusals, "Declined", message),
     };
     let settled = right.settle_with(verdict, None).await;
-    let (key, answer_by) = (right.key(), right.answer_by());
+    let (key, answer_by) = (right.key(), right.limits().answer_by);
     match settled {
         // The record has a successor's outcome, or the outcome of an earlier attempt of the same transaction
         // that was applied after all.
@@ -444,7 +441,7 @@ pub(super) async fn finish(
         Ok(ending) => ending,
         Err(declined) => return Ok(Finished::NotCommitted(declined)),
     };
-    let (key, answer_by) = (right.key(), right.answer_by());
+    let (key, answer_by) = (right.key(), right.limits().answer_by);
     match ending.end {
         // A release records no outcome, so the handler's own answer is the only one. The exception: the handler's
         // declined transaction was applied after all, or may still be applied.
@@ -472,15 +469,15 @@ async fn release_unrun(driver: &Driver, mut right: Right<'_>) -> Error {
 }
 
 /// Whether a run under at-most-once lost its claim because an operator settled or released the record. Returns `false`
-/// if the record can't be read within [`LAST_LOOK`].
+/// if the record can't be read within [`LATE_CALL`].
 async fn is_replaced(driver: &Driver, right: &Right<'_>) -> bool {
     let Right::Claim(claim) = right else { return false };
     if driver.settings.execution != Execution::AtMostOnce || !claim.is_lost() {
         return false;
     }
     let now = driver.now();
-    let soon = now.saturating_add(LAST_LOOK);
-    let until = claim.last_call().map_or(soon, |last| last.min(soon));
+    let soon = now.saturating_add(LATE_CALL);
+    let until = claim.limits().last_call().map_or(soon, |last| last.min(soon));
     let found = driver.in_time(now, Some(until), driver.store().read(right.key())).await;
     let held = claim.held();
     matches!(found, Ok(Some(record)) if record.status() != Status::Started

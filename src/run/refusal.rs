@@ -46,7 +46,7 @@ impl Refused {
         now: Timestamp,
     ) -> Self {
         let error = refusal_error(key, refusal, cause, now);
-        let is_late = now >= state.plan().usable_until;
+        let is_late = now >= state.plan().start_by();
         let by = match refusal {
             Refusal::Unavailable | Refusal::Abandoned(_) | Refusal::Rejected if is_late => {
                 RefusedBy::StoreTooLate

@@ -120,7 +120,7 @@ impl Driver {
         is_copied: bool,
     ) -> Result<Ending, Declined> {
         let response = verdict.response().filter(|_| is_copied).cloned();
-        let until = self.prepare_until(state);
+        let until = state.plan().limits.prepare_by(self.now());
         let intent = self.intent(key, state, verdict, until).await;
         let intent = if requests.commits() { intent.committed() } else { intent };
         let ticket = response.as_ref().and_then(|_| Some(self.cache()?.ticket()));
@@ -132,21 +132,6 @@ impl Driver {
             cache.keep_copy(ticket, key, &record, &response);
         }
         Ok(ending)
-    }
-
-    /// Returns the time at which the preparation of a settlement must end if it begins now.
-    fn prepare_until(&self, state: &State) -> Timestamp {
-        let now = self.now();
-        let limits = state.plan().limits;
-        if limits.answer_by.is_none_or(|answer_by| now.until(answer_by) > limits.reserve) {
-            return state.prepare_until(now);
-        }
-        // At most the reserve is left until the answer is due. The front end may have stopped waiting long before the
-        // deadline, but its client's retry needs the response. So the preparation gets half of the time until
-        // `last_call`, when the settlement must end. If `last_call` is `None`, nothing limits the settlement, and the
-        // preparation gets half of the reserve.
-        let left = limits.last_call.map_or(limits.reserve, |last| now.until(last));
-        now.saturating_add(left.min(limits.settle_within) / 2)
     }
 
     /// Prepares a settlement: encodes the response, and writes it in chunks if it's too large for the record,

@@ -9,7 +9,7 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     observe,
-    protocol::End,
+    protocol::{End, Limits},
     record::Generation,
     run::{
         begin::begin,
@@ -68,11 +68,11 @@ impl<'t> Right<'t> {
         }
     }
 
-    pub(super) fn answer_by(&self) -> Option<Timestamp> {
+    pub(super) fn limits(&self) -> &Limits {
         match self {
-            Self::Claim(claim) => claim.answer_by(),
-            Self::Optimistic(it) => it.answer_by(),
-            Self::Unenforced(it) => it.timing().limits.answer_by,
+            Self::Claim(claim) => claim.limits(),
+            Self::Optimistic(it) => it.limits(),
+            Self::Unenforced(it) => it.limits(),
         }
     }
 
@@ -100,7 +100,7 @@ impl<'t> Right<'t> {
         running: impl Future<Output = T>,
     ) -> Ended<T> {
         let at = match self {
-            Self::Claim(claim) => Some(claim.timing().cut_off_under(claim.held().lock.lease_until)),
+            Self::Claim(claim) => Some(claim.limits().cut_off(claim.held().lock.lease_until)),
             Self::Optimistic(it) => it.cut_off(),
             Self::Unenforced(it) => {
                 let company = Box::pin(async {
@@ -112,7 +112,7 @@ impl<'t> Right<'t> {
             }
         };
         let may_run_on = match self {
-            Self::Claim(claim) => !claim.driver().settings.cut_off,
+            Self::Claim(claim) => !claim.limits().cuts_off,
             Self::Optimistic(it) => it.may_run_on(),
             Self::Unenforced(_) => true,
         };
@@ -121,7 +121,7 @@ impl<'t> Right<'t> {
             at => CutOff::at(at),
         };
         match self {
-            Self::Claim(claim) if claim.timing().is_extended() => {
+            Self::Claim(claim) if claim.limits().lease_extension.is_some() => {
                 let keeping = Box::pin(keep(claim, &cut_off, latest));
                 watch(running, clock, &cut_off, Some(keeping)).await
             }

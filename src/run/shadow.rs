@@ -19,12 +19,11 @@ use crate::{
     key::StoredKey,
     observe::{self, Would},
     outcome::Outcome,
-    protocol::{Action, End, Event, Refusal, State},
+    protocol::{Action, End, Event, Limits, Refusal, State},
     record::Record,
     run::{
         context::refuse_within_itself,
         driver::{Driver, Way},
-        lease::Timing,
         refusal::{Refused, RefusedBy},
         replay::outcome_of,
         response::Verdict,
@@ -197,7 +196,7 @@ impl Shadow {
     async fn in_time<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let clock = self.driver.clock();
         let begun = clock.now();
-        let limits = Timing::unextended(&self.driver.settings, begun, &self.invocation).limits;
+        let limits = Limits::unextended(&self.driver.settings, begun, &self.invocation);
         let end = begun.saturating_add(self.left);
         let end = limits.answer_by.map_or(end, |answer_by| answer_by.min(end));
         let ended = watch(work, clock, &CutOff::at(Some(end)), None).await;
@@ -240,9 +239,9 @@ async fn ask(
     way: Way,
 ) -> Found {
     // The lease isn't extended automatically. It lasts until the deadline, so that a long run isn't treated as stale.
-    let timing = Timing::unextended(&driver.settings, driver.now(), invocation);
+    let limits = Limits::unextended(&driver.settings, driver.now(), invocation);
     let Ok(owner) = driver.owner() else { return Found::Unknown(None) };
-    let mut state = driver.machine(owner, fingerprint, invocation, &timing);
+    let mut state = driver.machine(owner, fingerprint, invocation, limits);
     let event = match way {
         Way::Claimed => Event::Begin,
         Way::Optimistic { reads_first: true } => Event::Look,

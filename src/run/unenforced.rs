@@ -11,7 +11,6 @@ use crate::{
         alone::{commit_alone, first_call_until},
         driver::{Declined, Driver, Ending, Inside, Way},
         handle::ClaimHandle,
-        lease::Timing,
         response::Verdict,
         shadow::Beside,
     },
@@ -25,7 +24,7 @@ use crate::{
 pub(crate) struct Unenforced<'t> {
     driver: Driver,
     key: StoredKey,
-    timing: Timing,
+    limits: Limits,
     beside: Beside,
     /// The caller's transaction, if the library began it.
     inside: Option<&'t dyn Inside>,
@@ -45,7 +44,7 @@ impl<'t> Unenforced<'t> {
             inside,
             driver: driver.clone(),
             key: key.clone(),
-            timing: Timing::of(&driver.settings, driver.now(), invocation),
+            limits: Limits::of(&driver.settings, driver.now(), invocation),
             beside: Beside::new(driver, key, fingerprint, invocation, way),
         }
     }
@@ -68,8 +67,8 @@ impl<'t> Unenforced<'t> {
         &self.key
     }
 
-    pub(super) fn timing(&self) -> &Timing {
-        &self.timing
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// Returns the handle of a first attempt. It derives the same keys as a real claim's handle.
@@ -81,9 +80,9 @@ impl<'t> Unenforced<'t> {
             attempt: 1,
             fingerprint: Fingerprint::from_digest([0; 32]),
             lock_acquired_at: now,
-            lease_until: self.timing.lease_until,
+            lease_until: self.limits.lease_until,
             execution: Execution::AtLeastOnce,
-            expires_at: Some(self.timing.lease_until),
+            expires_at: Some(self.limits.lease_until),
             interrupted: false,
             request_id: None,
             trace: None,
@@ -113,11 +112,11 @@ impl<'t> Unenforced<'t> {
         writes: Option<&OwnWrites>,
     ) -> Result<Ending, Declined> {
         if let Some(writes) = writes {
-            Box::pin(commit_alone(&self.driver, &self.key, self.timing.limits, writes)).await?;
+            Box::pin(commit_alone(&self.driver, &self.key, self.limits, writes)).await?;
         }
         if let Some(inside) = self.inside {
             let is_success = verdict.is_success();
-            let ended = end(&self.driver, inside, self.timing.limits, is_success).await;
+            let ended = end(&self.driver, inside, self.limits, is_success).await;
             if let (true, Err(error)) = (is_success, ended) {
                 let (why, is_in_doubt) = (Decline::Store(error.kind()), error.is_maybe_applied());
                 return Err(Declined { why, details: None, store_error: Some(error), is_in_doubt });

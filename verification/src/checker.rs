@@ -253,7 +253,7 @@ impl<'a, P: Protocol> Checker<'a, P> {
             }
             Choice::CutOff(at) => {
                 let slot = *it.slot(at);
-                if self.now(it, at) < self.usable_until(&slot)? {
+                if self.now(it, at) < self.cut_off(&slot)? {
                     return None;
                 }
                 it.reach(Mark::CutOff);
@@ -272,7 +272,7 @@ impl<'a, P: Protocol> Checker<'a, P> {
                 continue;
             }
             let now = self.now(it, at);
-            let is_past = self.plan_of(it, at).is_some_and(|plan| now > plan.lease_until);
+            let is_past = self.plan_of(it, at).is_some_and(|plan| now > plan.limits.lease_until);
             if is_past && self.configuration.host == Host::Kills {
                 it.slot(at).end();
                 it.reach(Mark::Killed);
@@ -469,7 +469,7 @@ impl<'a, P: Protocol> Checker<'a, P> {
 
     fn look(&mut self, it: &mut Happening, at: u8) -> Option<()> {
         let (slot, now) = (*it.slot(at), self.now(it, at));
-        if self.plan_of(it, at).is_some_and(|plan| now > plan.lease_until) {
+        if self.plan_of(it, at).is_some_and(|plan| now > plan.limits.lease_until) {
             it.reach(Mark::ThawedAnswer);
         }
         let heard = match slot.answer {

@@ -189,21 +189,23 @@ impl Configuration {
     /// deadline is `now`.
     pub fn plan(&self, owner: Owner, request: u8, now: Timestamp, has_time: bool) -> Plan {
         let deadline = if has_time { self.lease - self.reserve } else { 0 };
-        let usable_until = now.saturating_add(millis(deadline));
+        let start_by = now.saturating_add(millis(deadline));
         Plan {
             rules: Rules { execution: self.execution_of(drawn_by(owner).0), ..self.rules() },
             owner,
             fingerprint: fingerprint(request),
-            lease_until: usable_until.saturating_add(millis(self.reserve)),
-            usable_until,
-            limits: self.limits(),
+            limits: self.limits(start_by.saturating_add(millis(self.reserve))),
             request_id: None,
         }
     }
 
     /// The lease is the only deadline: calls take no time here, and only faults end them early.
-    fn limits(&self) -> Limits {
-        Limits { max_retries: Some(self.max_retries), ..Limits::unknown(self.settle_within) }
+    fn limits(&self, lease_until: Timestamp) -> Limits {
+        Limits {
+            lease_grace: millis(self.reserve),
+            max_retries: Some(self.max_retries),
+            ..Limits::unknown(lease_until, self.settle_within)
+        }
     }
 
     /// Whether this delivery's function runs at least once or at most once.

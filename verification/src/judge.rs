@@ -141,9 +141,9 @@ impl Step<'_> {
         match self.action {
             Action::Claimed(held) => {
                 flaws.unless(self.is_granted(held), Invariant::GrantBeforeStart);
-                flaws.unless(self.now < self.plan.usable_until, Invariant::StartInTime);
+                flaws.unless(self.now < self.plan.start_by(), Invariant::StartInTime);
             }
-            Action::Open => flaws.unless(self.now < self.plan.usable_until, Invariant::StartInTime),
+            Action::Open => flaws.unless(self.now < self.plan.start_by(), Invariant::StartInTime),
             Action::Extended(held) => {
                 flaws.unless(self.is_granted(held), Invariant::GrantBeforeStart);
                 let grows = self.held.is_none_or(|before| before.lock.lease_until <= held.lock.lease_until);
@@ -356,9 +356,13 @@ impl Step<'_> {
     }
 
     fn claim(&self, new: &Record, flaws: &mut Flaws) {
-        flaws.unless(self.has_run() || self.now < self.plan.usable_until, Invariant::StartInTime);
+        flaws.unless(self.has_run() || self.now < self.plan.start_by(), Invariant::StartInTime);
         let recording = new.lock_acquired_at.saturating_add(millis(RECORDING_LEASE));
-        let bound = if self.has_run() { self.plan.lease_until.max(recording) } else { self.plan.lease_until };
+        let bound = if self.has_run() {
+            self.plan.limits.lease_until.max(recording)
+        } else {
+            self.plan.limits.lease_until
+        };
         flaws.unless(new.lease_until() <= Some(bound), Invariant::LeaseBounded);
         flaws.unless(self.is_kept_open(new), Invariant::ExpiryPromised);
     }
@@ -419,7 +423,7 @@ impl Step<'_> {
         let own = self.shown().filter(|record| record.owner == self.plan.owner).and_then(Record::lease_until);
         let granted = self.put().filter(|_| self.was_claim()).and_then(|put| put.record().lease_until());
         let held = self.held.map(|held| held.lock.lease_until);
-        own.or(granted).or(held).unwrap_or(self.plan.lease_until)
+        own.or(granted).or(held).unwrap_or(self.plan.limits.lease_until)
     }
 }
 

@@ -139,7 +139,7 @@ fn lock(plan: &Plan, now: Timestamp) -> Lock {
         attempt: 1,
         fingerprint: plan.fingerprint,
         lock_acquired_at: now,
-        lease_until: plan.usable_until,
+        lease_until: plan.start_by(),
         execution: Execution::AtLeastOnce,
         expires_at: Some(now.saturating_add(plan.rules.retention).rounded_up_to_second()),
         interrupted: false,

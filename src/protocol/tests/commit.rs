@@ -159,7 +159,7 @@ fn failed_transaction_retries_under_a_new_number() {
 fn conflict_retries_stop_at_the_time_limit() {
     let by = NOW.saturating_add(SETTLE_WITHIN);
     for (now, retries) in
-        [(by.saturating_sub(LAST_TRY), true), (by, false), (by.saturating_add(LEASE), false)]
+        [(by.saturating_sub(SHORTEST_ANSWER), true), (by, false), (by.saturating_add(LEASE), false)]
     {
         let (mut run, ..) = committing();
         run.now = now;

@@ -246,7 +246,7 @@ fn conflict_retries_stop_at_the_time_limit() {
     run.now = NOW.saturating_add(SETTLE_WITHIN);
     assert_eq!(run.feed(CONFLICT()), Action::Declined(Decline::Store(StoreErrorKind::Conflict)));
     let (mut run, _) = concluding();
-    run.now = NOW.saturating_add(SETTLE_WITHIN).saturating_sub(LAST_TRY);
+    run.now = NOW.saturating_add(SETTLE_WITHIN).saturating_sub(SHORTEST_ANSWER);
     assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
 }
 

@@ -63,10 +63,10 @@ fn read_after_ambiguous_settlement_is_retried() {
 fn settlement_retries_stop_at_the_time_limit() {
     let answer_by = NOW.saturating_add(Duration::from_secs(5));
     for (limits, ends) in [
-        (Limits::unknown(SETTLE_WITHIN), NOW.saturating_add(SETTLE_WITHIN)),
+        (limits(), NOW.saturating_add(SETTLE_WITHIN)),
         // The lease ends long before these retries do.
-        (Limits::unknown(2 * SETTLE_WITHIN), NOW.saturating_add(2 * SETTLE_WITHIN)),
-        (Limits { answer_by: Some(answer_by), ..Limits::unknown(SETTLE_WITHIN) }, answer_by),
+        (Limits { settle_within: 2 * SETTLE_WITHIN, ..limits() }, NOW.saturating_add(2 * SETTLE_WITHIN)),
+        (Limits { answer_by: Some(answer_by), ..limits() }, answer_by),
     ] {
         let settling = |now: Timestamp| {
             let plan = Plan { limits, ..plan(Execution::AtLeastOnce) };
@@ -78,11 +78,11 @@ fn settlement_retries_stop_at_the_time_limit() {
             run.feed(fault(StoreErrorKind::Unavailable, false))
         };
         assert_eq!(
-            settling(ends.saturating_sub(LAST_TRY)),
+            settling(ends.saturating_sub(SHORTEST_ANSWER)),
             Action::Pause(0),
-            "the settlement is retried if `LAST_TRY` is left"
+            "the settlement is retried if `SHORTEST_ANSWER` is left"
         );
-        let late = Timestamp::from_millis(ends.saturating_sub(LAST_TRY).as_millis() + 1);
+        let late = Timestamp::from_millis(ends.saturating_sub(SHORTEST_ANSWER).as_millis() + 1);
         assert_eq!(settling(late), Action::Settled(End::Unrecorded(Refusal::Unavailable)));
     }
 }
@@ -93,9 +93,9 @@ fn store_calls_end_by_their_limit() {
     let limits = Limits {
         ask_by: Some(at(2.5)),
         answer_by: Some(at(2.75)),
-        last_call: Some(at(2.95)),
+        deadline: Some(at(3.0)),
         reserve: Duration::from_millis(250),
-        ..Limits::unknown(SETTLE_WITHIN)
+        ..limits()
     };
     let mut run = Run { state: State::new(Plan { limits, ..plan(Execution::AtLeastOnce) }), now: NOW };
     run.feed(Event::Begin);

@@ -86,7 +86,7 @@ fn optimistic_run_without_time_only_replays() {
     for (record, action) in found {
         let mut run = Run::new();
         assert_eq!(run.feed(Event::Look), Action::Read);
-        run.now = plan(Execution::AtLeastOnce).usable_until;
+        run.now = plan(Execution::AtLeastOnce).start_by();
         assert_eq!(run.feed(Event::Found(record)), action);
     }
 }

@@ -13,11 +13,11 @@ use crate::{
 impl<P: Protocol> Checker<'_, P> {
     /// The time from which the handler isn't polled any more. Under a claim, it's the end of the lease less the
     /// reserve. Without a claim, it's the end of the delivery's usable time.
-    pub(super) fn usable_until(&self, slot: &Slot) -> Option<Timestamp> {
+    pub(super) fn cut_off(&self, slot: &Slot) -> Option<Timestamp> {
         let reserve = millis(self.configuration.reserve);
         match self.claims.get(slot.held) {
             Some(held) => Some(held.lock.lease_until.saturating_sub(reserve)),
-            None => Some(self.plans.get(slot.plan)?.usable_until),
+            None => Some(self.plans.get(slot.plan)?.start_by()),
         }
     }
 
@@ -27,8 +27,7 @@ impl<P: Protocol> Checker<'_, P> {
         for slot in
             explored.slots.iter().filter(|slot| matches!(slot.stage, Stage::Running | Stage::Extending))
         {
-            let (Some(held), Some(usable_until)) = (self.claims.get(slot.held), self.usable_until(slot))
-            else {
+            let (Some(held), Some(cut_off)) = (self.claims.get(slot.held), self.cut_off(slot)) else {
                 continue;
             };
             let now = self.configuration.clock(explored.time, slot.clock);
@@ -36,7 +35,7 @@ impl<P: Protocol> Checker<'_, P> {
             inside += u8::from(is_inside);
             let may_be_polled = match self.configuration.host {
                 Host::Kills => true,
-                Host::LetsRun => now < usable_until,
+                Host::LetsRun => now < cut_off,
             };
             flaws.unless(is_inside || !may_be_polled, Invariant::PollInsideLease);
         }

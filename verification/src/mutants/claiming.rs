@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    protocol::{Action, Event, Fault, Held, Plan, Refusal, Rules},
+    protocol::{Action, Event, Fault, Held, Limits, Plan, Refusal, Rules},
     settings::Execution,
     store::{Generation, Owner, Put, PutOutcome, Record, State as RecordState, Status, StoreErrorKind},
     time::Timestamp,
@@ -104,7 +104,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::LeaseBounded,
         does: |moment, (state, action)| match (moment.event, &action) {
             (Event::Begin, Action::Refused(Refusal::NoTimeLeft)) => {
-                let plan = Plan { lease_until: FAR, usable_until: FAR, ..moment.plan.clone() };
+                let limits = Limits { lease_until: FAR, ..moment.plan.limits };
+                let plan = Plan { limits, ..moment.plan.clone() };
                 let mut state = lambda_idempotency::protocol::State::new(plan);
                 let begin = lambda_idempotency::protocol::Input { now: moment.now, event: Event::Begin };
                 let action = lambda_idempotency::protocol::step(&mut state, begin);
