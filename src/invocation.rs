@@ -22,9 +22,10 @@ const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Invocation {
     deadline: Option<Timestamp>,
     request_id: Option<Arc<str>>,
-    /// The latest time until which a duplicate waits for another delivery's outcome. The settings and the deadline may
-    /// end the wait earlier.
-    last_wait: Option<Timestamp>,
+    /// How long before the deadline a batch's work ends; see [`Stage`]. Zero outside a batch.
+    batch_reserve: Duration,
+    /// When the operation's handler is cut off, if that's before the deadline. Its steps are never cut off before it.
+    cut_off: Option<Timestamp>,
     /// When the caller stops waiting for the answer, if that's before the deadline.
     caller_waits_until: Option<Timestamp>,
     /// The length of a lease that the library extends while the handler runs. Applies only if
@@ -37,6 +38,26 @@ pub struct Invocation {
     began: Began,
     /// The refused steps of the run that the invocation was passed on from, for steps in tasks that the run spawns.
     refusals: Option<Refusals>,
+}
+
+/// The stages in which a batch's work ends. Each ends a part of the batch's reserve before the deadline: the number is the divisor.
+/// Outside a batch, the reserve is zero.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stage {
+    /// Claiming keys, and waiting for other deliveries' outcomes. A handler that starts then has half of the reserve.
+    Claims = 1,
+    /// Running handlers under protection. Their records may still be settled.
+    #[cfg(feature = "events")]
+    Handlers = 2,
+    /// Retrying settlements. A record that's still being settled when the response is due would be redelivered, and run
+    /// again. So settlement gives up earlier, and the record is acknowledged although its outcome isn't recorded.
+    Settlements = 3,
+    /// Everything that the response waits for.
+    #[cfg(feature = "events")]
+    Response = 4,
+    /// Hiding messages, while the response waits. It's harmless if a message isn't hidden: SQS only redelivers it earlier.
+    #[cfg(feature = "events")]
+    Hiding = 8,
 }
 
 /// The steps of one run whose last attempt was refused, and may succeed later.
@@ -110,7 +131,7 @@ impl fmt::Debug for Invocation {
         f.debug_struct("Invocation")
             .field("deadline", &self.deadline)
             .field("request_id", &self.request_id)
-            .field("last_wait", &self.last_wait)
+            .field("batch_reserve", &self.batch_reserve)
             .field("caller_waits_until", &self.caller_waits_until)
             .field("short_lease", &self.short_lease)
             .finish_non_exhaustive()
@@ -134,12 +155,7 @@ impl Invocation {
         Self {
             deadline: (EARLIEST..=now.saturating_add(FARTHEST)).contains(&deadline).then_some(deadline),
             request_id: (!request_id.is_empty()).then(|| request_id.into()),
-            last_wait: None,
-            caller_waits_until: None,
-            short_lease: None,
-            tenant: None,
-            began: Began::default(),
-            refusals: None,
+            ..Self::default()
         }
     }
 
@@ -162,10 +178,25 @@ impl Invocation {
         Self { tenant: tenant.map(Arc::from), ..self }
     }
 
-    /// Sets the time until which duplicates may wait.
+    /// Sets the reserve of a batch.
     #[cfg(feature = "events")]
-    pub(crate) fn waiting_until(self, last: Option<Timestamp>) -> Self {
-        Self { last_wait: last, ..self }
+    pub(crate) fn with_batch_reserve(self, reserve: Duration) -> Self {
+        Self { batch_reserve: reserve, ..self }
+    }
+
+    /// When this kind of work ends; `None` if the deadline is unknown.
+    pub(crate) fn end_of(&self, stage: Stage) -> Option<Timestamp> {
+        Some(self.deadline?.saturating_sub(self.batch_reserve / stage as u32))
+    }
+
+    /// Sets the time at which the handler is cut off, if that's before the deadline.
+    pub(crate) fn cut_off_at(self, time: Option<Timestamp>) -> Self {
+        Self { cut_off: time, ..self }
+    }
+
+    /// When the handler is cut off at the latest.
+    pub(crate) fn cut_off(&self) -> Option<Timestamp> {
+        self.cut_off.or(self.deadline)
     }
 
     /// Sets the time until which the caller waits for the answer.
@@ -208,11 +239,8 @@ impl Invocation {
 
     /// When the caller stops waiting, unless it has already stopped at `now`.
     pub(crate) fn caller_waits_at(&self, now: Timestamp) -> Option<Timestamp> {
-        self.caller_waits_until.filter(|until| now < *until)
-    }
-
-    pub(crate) fn last_wait(&self) -> Option<Timestamp> {
-        self.last_wait
+        let ends = self.end_of(Stage::Settlements).into_iter().chain(self.caller_waits_until);
+        ends.min().filter(|until| now < *until)
     }
 
     /// Whether the deadline or the request ID is known. Before the first invocation, both are unknown.
@@ -272,8 +300,16 @@ mod tests {
 
     #[cfg(feature = "events")]
     #[test]
-    fn waiting_until_sets_the_last_wait() {
-        let last = Some(Timestamp::from_secs(1_795_000_000));
-        assert_eq!(Invocation::unknown().waiting_until(last).last_wait(), last);
+    fn batch_ends_its_work_in_order() {
+        let now = Timestamp::from_secs(1_795_000_000);
+        let after = |millis| Some(now.saturating_add(Duration::from_millis(millis)));
+        let batch = Invocation::entered(now, after(9000).unwrap(), "id")
+            .with_batch_reserve(Duration::from_millis(1200));
+        let ends = [Stage::Claims, Stage::Handlers, Stage::Settlements, Stage::Response, Stage::Hiding];
+        assert_eq!(ends.map(|stage| batch.end_of(stage)), [7800, 8400, 8600, 8700, 8850].map(after));
+        assert_eq!(batch.caller_waits_at(now), after(8600));
+        let caller = batch.with_caller_waiting_until(after(8000).unwrap());
+        assert_eq!(caller.caller_waits_at(now), after(8000));
+        assert_eq!(caller.caller_waits_at(after(8000).unwrap()), None, "the caller has stopped waiting");
     }
 }

@@ -385,10 +385,11 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let origin_of_page = cors::origin(&parts.headers);
         let context = parts.extensions.request_context_ref();
         let delivery = Self::delivery(context);
-        let invocation = match front_end::waits_until(context, self.config.answer_within, STREAMING, now) {
-            Some(until) => invocation.with_caller_waiting_until(until),
-            None => invocation,
-        };
+        let invocation =
+            match front_end::caller_waits_until(context, self.config.answer_within, STREAMING, now) {
+                Some(until) => invocation.with_caller_waiting_until(until),
+                None => invocation,
+            };
         let Keyed { key, body } = match self.keyed(&parts, body).await {
             Ok(keyed) => keyed,
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),

@@ -36,8 +36,8 @@ pub struct Limits {
     pub answer_by: Option<Timestamp>,
     /// When the platform ends the invocation, if that's known.
     pub deadline: Option<Timestamp>,
-    /// When a batch cuts its handlers off, if that's before the deadline.
-    pub batch_cut_off: Option<Timestamp>,
+    /// The latest cut-off of the handler: the deadline, or earlier in a batch. `None` means that only the lease counts.
+    pub latest_cut_off: Option<Timestamp>,
     /// The length of the leases, if they're extended while the handler runs.
     pub lease_extension: Option<Duration>,
     /// The time between a handler's cut-off and its lease's end.
@@ -66,7 +66,7 @@ impl Limits {
             ask_by: None,
             answer_by: None,
             deadline: None,
-            batch_cut_off: None,
+            latest_cut_off: None,
             lease_extension: None,
             lease_grace: Duration::ZERO,
             reserve: Duration::ZERO,
@@ -84,8 +84,7 @@ impl Limits {
 
     /// Returns when the handler is cut off under a lease that ends at `lease_until`.
     pub fn cut_off(&self, lease_until: Timestamp) -> Timestamp {
-        let before = earlier(lease_until.saturating_sub(self.lease_grace), self.batch_cut_off);
-        earlier(before, self.deadline)
+        earlier(lease_until.saturating_sub(self.lease_grace), self.latest_cut_off)
     }
 
     /// Returns when it's too late to start the handler under a lease that ends at `lease_until`.

@@ -15,6 +15,7 @@ use crate::{
         claim::{Begun, Claim},
         context::refuse_within_itself,
         driver::{Driver, Opened, spread},
+        limits::wait_until,
         refusal::{Refused, RefusedBy},
         replay::Replay,
     },
@@ -33,7 +34,7 @@ pub(crate) async fn begin(
     invocation: &Invocation,
 ) -> Result<Begun, Refused> {
     refuse_within_itself(key).inspect_err(|error| observe::refused(key, error, false))?;
-    let until = waits_until(driver, invocation);
+    let until = wait_until(&driver.settings, driver.now(), invocation);
     let mut polls = 0;
     loop {
         let refused = match attempt(driver, key, fingerprint, invocation).await {
@@ -101,20 +102,6 @@ pub(super) async fn replayed(
         cache.keep_copy(ticket, key, record, replay.response());
     }
     Ok(replay)
-}
-
-/// Returns the time at which waiting ends: after at most half of the time that's left. If the last attempt finds the
-/// key free, the handler has the other half.
-fn waits_until(driver: &Driver, invocation: &Invocation) -> Option<Timestamp> {
-    let budget = driver.settings.wait_in_progress;
-    if budget.is_zero() {
-        return None;
-    }
-    let now = driver.now();
-    let ends = invocation.deadline().into_iter().chain(invocation.caller_waits_at(now));
-    let half = ends.min().map(|end| now.until(end) / 2);
-    let until = now.saturating_add(half.map_or(budget, |half| half.min(budget)));
-    Some(invocation.last_wait().map_or(until, |last| last.min(until)))
 }
 
 /// Returns the `nth` pause. The owner's random bits keep waiting deliveries from polling at the same time.

@@ -2,19 +2,16 @@
 
 use std::future::pending;
 
-use crate::{
-    run::{
-        claim::{Claim, Extended},
-        watch::CutOff,
-    },
-    time::Timestamp,
+use crate::run::{
+    claim::{Claim, Extended},
+    watch::CutOff,
 };
 
 /// Extends the claim's lease whenever a third of its length has passed, for as long as this future is polled.
 ///
 /// A failed extension is retried after a twelfth of the length, so that several attempts fit in before the handler is
 /// cut off. The future ends when the claim is lost.
-pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Timestamp>) {
+pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff) {
     let limits = *claim.limits();
     let Some(length) = limits.lease_extension else { return pending().await };
     let interval = length / 3;
@@ -32,8 +29,7 @@ pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Tim
         }
         wait = match claim.extend_until(until).await {
             Extended::Until(lease_until) => {
-                let at = limits.cut_off(lease_until);
-                cut_off.move_to(latest.map_or(at, |latest| latest.min(at)));
+                cut_off.move_to(limits.cut_off(lease_until));
                 interval
             }
             Extended::NotNow => length / 12,

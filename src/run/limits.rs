@@ -1,6 +1,11 @@
 //! Computes the limits of an operation, from the settings, the invocation and the front end.
 
-use crate::{invocation::Invocation, protocol::Limits, settings::Settings, time::Timestamp};
+use crate::{
+    invocation::{Invocation, Stage},
+    protocol::Limits,
+    settings::Settings,
+    time::Timestamp,
+};
 
 impl Limits {
     /// Returns the limits of an operation that begins at `now`.
@@ -33,7 +38,7 @@ impl Limits {
             ask_by,
             answer_by,
             deadline,
-            batch_cut_off: None,
+            latest_cut_off: invocation.cut_off(),
             lease_grace,
             reserve,
             cuts_off: settings.cut_off,
@@ -49,4 +54,17 @@ fn answer_by(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Op
     let reserve = settings.answer_reserve;
     let deadline = invocation.deadline().map(|deadline| deadline.saturating_sub(reserve));
     deadline.into_iter().chain(invocation.caller_waits_at(now.saturating_add(reserve))).min()
+}
+
+/// Returns the time until which a duplicate waits for another delivery's outcome: for at most half of the time that's
+/// left. If the last attempt finds the key free, the handler has the other half.
+pub(super) fn wait_until(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Option<Timestamp> {
+    let budget = settings.wait_in_progress;
+    if budget.is_zero() {
+        return None;
+    }
+    let ends = invocation.deadline().into_iter().chain(invocation.caller_waits_at(now));
+    let half = ends.min().map(|end| now.until(end) / 2);
+    let until = now.saturating_add(half.map_or(budget, |half| half.min(budget)));
+    Some(invocation.end_of(Stage::Claims).map_or(until, |last| last.min(until)))
 }

@@ -144,7 +144,7 @@ where
     Fut: Future<Output = T>,
     Again: Future<Output = T>,
 {
-    let (key, latest) = (target.key.clone(), target.cut_off);
+    let key = target.key.clone();
     let driver = &driver.begun(&target.invocation);
     let counts = driver.settings.fail_open && driver.settings.is_enforced();
     // Until the delivery ends, this process knows of it.
@@ -167,7 +167,7 @@ where
         let result = handler().await;
         Ok(judged(driver, &key, &mut judge, result, &refusals))
     }));
-    let mut ended: Ended<Result<_, Error>> = right.watch(driver.clock(), latest, running).await;
+    let mut ended: Ended<Result<_, Error>> = right.watch(driver.clock(), running).await;
     right.report_run(&ended);
     // The error for which `on_declined` was called, if it was called.
     let mut declined_error: Option<Error> = None;
@@ -228,7 +228,7 @@ where
         let answering =
             answer_declined(driver, &key, &refusals, on_declined, &*details, &mut judge, &mut again);
         let answering = Box::pin(within(context.clone(), answering));
-        ended = right.watch(driver.clock(), latest, answering).await;
+        ended = right.watch(driver.clock(), answering).await;
     }
 }
 
@@ -240,9 +240,11 @@ async fn enter<'t>(
     target: Target<'t>,
     passage: Option<&Passage<'_>>,
 ) -> Result<Entry<'t>, Stopped> {
-    let Target { key, fingerprint, invocation, cut_off: _, way, inside } = target;
+    let Target { key, fingerprint, invocation, cut_off, way, inside } = target;
     let is_inside = inside.is_some();
+    let invocation = invocation.cut_off_at(cut_off);
     let begun = Right::begin(driver, &key, fingerprint, &invocation, way, inside).await;
+    let invocation = invocation.cut_off_at(None);
     // If the store failed, or no time was left to ask it, nothing is known of the key. In each other case, the key has a
     // record, or runs now.
     let is_known = begun.as_ref().err().is_none_or(|refused| {

@@ -24,7 +24,7 @@ use crate::{
         watch::{CutOff, Ended, watch},
     },
     store::{OwnWrites, StoreError},
-    time::{Clock, Timestamp},
+    time::Clock,
 };
 
 /// The right that a handler runs under.
@@ -93,12 +93,7 @@ impl<'t> Right<'t> {
     }
 
     /// Polls the handler until its time is over, and extends the claim's lease while the handler runs.
-    pub(super) async fn watch<T>(
-        &mut self,
-        clock: &dyn Clock,
-        latest: Option<Timestamp>,
-        running: impl Future<Output = T>,
-    ) -> Ended<T> {
+    pub(super) async fn watch<T>(&mut self, clock: &dyn Clock, running: impl Future<Output = T>) -> Ended<T> {
         let at = match self {
             Self::Claim(claim) => Some(claim.limits().cut_off(claim.held().lock.lease_until)),
             Self::Optimistic(it) => it.cut_off(),
@@ -116,13 +111,13 @@ impl<'t> Right<'t> {
             Self::Optimistic(it) => it.may_run_on(),
             Self::Unenforced(_) => true,
         };
-        let cut_off = match at.into_iter().chain(latest).min() {
+        let cut_off = match at {
             Some(at) if may_run_on => CutOff::before_start(at),
             at => CutOff::at(at),
         };
         match self {
             Self::Claim(claim) if claim.limits().lease_extension.is_some() => {
-                let keeping = Box::pin(keep(claim, &cut_off, latest));
+                let keeping = Box::pin(keep(claim, &cut_off));
                 watch(running, clock, &cut_off, Some(keeping)).await
             }
             _ => watch(running, clock, &cut_off, None).await,

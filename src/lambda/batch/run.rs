@@ -27,7 +27,7 @@ use crate::{
     error::{Error, ErrorKind},
     failure::Failure,
     fingerprint::Fingerprint,
-    invocation::Invocation,
+    invocation::{Invocation, Stage},
     key::StoredKey,
     lambda::event::is_own_type,
     observe,
@@ -88,28 +88,9 @@ struct Delivery<'b, R> {
     /// The records that were read for the plan, by their places, until their handlers take them.
     kept: Mutex<Vec<Option<R>>>,
     invocation: Invocation,
-    times: Times,
     handlers: Handlers,
     /// How each record ended, by its place in the batch. `None` means that the record hasn't ended.
     fates: Mutex<Vec<Option<Fate>>>,
-}
-
-/// The times before the invocation's deadline at which each kind of work ends; `None` if the deadline is unknown.
-#[derive(Clone, Copy)]
-struct Times {
-    no_claim_after: Option<Timestamp>,
-    /// When running handlers are cut off. This doesn't apply to handlers without protection, or if
-    /// [`Settings::cut_off`](crate::settings::Settings::cut_off) is false. Records whose handlers have returned may
-    /// still be settled.
-    cut_off: Option<Timestamp>,
-    /// When settlements stop being retried.
-    settle_until: Option<Timestamp>,
-    /// When the response is due. After this time, the worker waits for handlers only if
-    /// [`Settings::cut_off`](crate::settings::Settings::cut_off) is false.
-    answer_at: Option<Timestamp>,
-    /// When to give up on hiding messages. It's harmless if a message isn't hidden: SQS only redelivers it earlier. If
-    /// `Settings::cut_off` is false, late settlements have until this time too, or longer (`Delivery::overdue`).
-    hide_until: Option<Timestamp>,
 }
 
 impl<R: Record> Batch<R> {
@@ -123,23 +104,17 @@ impl<R: Record> Batch<R> {
         let plan = self.plan(&records, &context, way, keeps).inspect_err(observe::refused_unasked)?;
         let Plan { planned, lanes, records: kept } = plan;
         let driver = self.idempotency.driver().begun(&invocation);
-        let times = self.times(driver.now(), &invocation);
-        let invocation = invocation.waiting_until(times.no_claim_after);
+        let left = invocation.deadline().map_or(Duration::ZERO, |deadline| driver.now().until(deadline));
+        let invocation = invocation.with_batch_reserve(self.choices.reserve.saturating_mul(2).min(left / 3));
         let invocation = match self.short_lease().filter(|_| !by_pipe) {
             Some(length) => invocation.with_short_leases(length),
-            None => invocation,
-        };
-        // A record that's still being settled when the response is due would be redelivered, and run again. So
-        // settlement gives up earlier, and the record is acknowledged although its outcome isn't recorded.
-        let invocation = match times.settle_until {
-            Some(until) => invocation.with_caller_waiting_until(until),
             None => invocation,
         };
         let fates = Mutex::new(vec![None; records.len()]);
         let handlers = Handlers::default();
         let kept = Mutex::new(kept);
         let delivery =
-            Delivery { batch: self, driver, records, way, planned, kept, invocation, times, handlers, fates };
+            Delivery { batch: self, driver, records, way, planned, kept, invocation, handlers, fates };
         delivery.run(lanes).await;
         delivery.hide().await;
         delivery.answer()
@@ -151,22 +126,6 @@ impl<R: Record> Batch<R> {
         let settings = self.idempotency.settings();
         let is_short = R::IS_STREAM && settings.execution == Execution::AtLeastOnce;
         is_short.then(|| STREAM_LEASE.max(settings.lease_grace.saturating_mul(3)))
-    }
-
-    fn times(&self, now: Timestamp, invocation: &Invocation) -> Times {
-        let reserve = self.choices.reserve;
-        let before = |part: u32| {
-            let deadline = invocation.deadline()?;
-            let last = reserve.saturating_mul(2).min(now.until(deadline) / 3);
-            Some(deadline.saturating_sub(last / part))
-        };
-        Times {
-            no_claim_after: before(1),
-            cut_off: before(2),
-            settle_until: before(3),
-            answer_at: before(4),
-            hide_until: before(8),
-        }
     }
 }
 
@@ -188,7 +147,7 @@ impl<R: Record> Delivery<'_, R> {
         };
         // A record that's still running when the response is due has no fate. `answer` then decides the fate.
         match self.batch.idempotency.settings().cut_off {
-            true => _ = until(self.clock(), self.times.answer_at, all).await,
+            true => _ = until(self.clock(), self.invocation.end_of(Stage::Response), all).await,
             false => _ = select(pin!(all), pin!(self.overdue())).await,
         }
         // Dropping a handler's future may panic. The response must be sent anyway.
@@ -196,14 +155,16 @@ impl<R: Record> Delivery<'_, R> {
     }
 
     /// Waits until the response is due and no handler is running, and then for settlements: for half of the time until
-    /// the deadline, or until `hide_until` if that's later. After the deadline, nothing waits for the response, so
+    /// the deadline, or until the end of hiding if that's later. After the deadline, nothing waits for the response, so
     /// settlements have all the time they need.
     async fn overdue(&self) {
-        let (clock, Some(answer_at)) = (self.clock(), self.times.answer_at) else { return pending().await };
+        let (clock, Some(answer_at)) = (self.clock(), self.invocation.end_of(Stage::Response)) else {
+            return pending().await;
+        };
         until(clock, Some(answer_at), pending::<()>()).await;
         self.handlers.idle().await;
         let now = clock.now();
-        match (self.times.hide_until, self.invocation.deadline()) {
+        match (self.invocation.end_of(Stage::Hiding), self.invocation.deadline()) {
             (Some(last), Some(deadline)) if now < deadline => {
                 let half = now.saturating_add(now.until(deadline) / 2);
                 until(clock, Some(last.max(half)), pending::<()>()).await;
@@ -279,7 +240,7 @@ impl<R: Record> Delivery<'_, R> {
             key: key.clone(),
             fingerprint,
             invocation: self.invocation.clone(),
-            cut_off: self.times.cut_off,
+            cut_off: self.invocation.end_of(Stage::Handlers),
             way: self.batch.idempotency.way(),
             inside: None,
         };
@@ -334,7 +295,7 @@ impl<R: Record> Delivery<'_, R> {
     }
 
     fn is_late(&self) -> bool {
-        self.times.no_claim_after.is_some_and(|at| self.driver.now() >= at)
+        self.invocation.end_of(Stage::Claims).is_some_and(|at| self.driver.now() >= at)
     }
 
     /// Hides messages that another delivery is processing, until that delivery's lease expires.
@@ -355,7 +316,7 @@ impl<R: Record> Delivery<'_, R> {
             };
             waits.map(shown).collect()
         };
-        let within = self.times.hide_until.map(|at| now.until(at));
+        let within = self.invocation.end_of(Stage::Hiding).map(|at| now.until(at));
         if !messages.is_empty() && within != Some(Duration::ZERO) {
             visibility.hide(&messages, within).await;
         }

@@ -33,7 +33,7 @@ pub(super) fn most_bytes(context: Option<&RequestContext>) -> Option<usize> {
 /// The time at which the front end stops waiting: the request's start plus `answer_within`, or plus the front end's
 /// default if `answer_within` isn't set. Function URLs, load balancers and requests without a front end have no
 /// default. For these, the result is then `None`, and the invocation's deadline is the only limit.
-pub(super) fn waits_until(
+pub(super) fn caller_waits_until(
     context: Option<&RequestContext>,
     answer_within: Option<Duration>,
     is_streaming: bool,
@@ -79,7 +79,7 @@ mod tests {
 
     fn left(context: Option<RequestContext>, answer_within: Option<u64>) -> Option<u128> {
         let now = Timestamp::from_millis(NOW);
-        let until = waits_until(context.as_ref(), answer_within.map(Duration::from_secs), false, now)?;
+        let until = caller_waits_until(context.as_ref(), answer_within.map(Duration::from_secs), false, now)?;
         Some(now.until(until).as_millis())
     }
 
@@ -87,7 +87,7 @@ mod tests {
     fn rest_apis_wait_longer_for_streams() {
         let now = Timestamp::from_millis(NOW);
         let left = |answer_within| {
-            Some(now.until(waits_until(Some(&rest(NOW - 5000)), answer_within, true, now)?).as_secs())
+            Some(now.until(caller_waits_until(Some(&rest(NOW - 5000)), answer_within, true, now)?).as_secs())
         };
         assert_eq!(left(None), Some(295));
         assert_eq!(left(Some(Duration::from_secs(30))), Some(25), "an edge-optimized endpoint");
