@@ -14,8 +14,10 @@ use crate::{
 
 /// 2020-01-01: an earlier deadline counts as unknown.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
-/// A deadline further in the future than this counts as unknown.
-const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest lease that's allowed, and a deadline further in the future counts as unknown. If a process dies, its
+/// lease blocks the key until the lease ends. No invocation lasts longer than 15 minutes ("Lambda quotas", AWS Lambda
+/// developer guide), but other operations may.
+pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The platform's information about one invocation.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -153,7 +155,7 @@ impl Invocation {
     /// and leaves the handler no time.
     pub fn entered(now: Timestamp, deadline: Timestamp, request_id: &str) -> Self {
         Self {
-            deadline: (EARLIEST..=now.saturating_add(FARTHEST)).contains(&deadline).then_some(deadline),
+            deadline: (EARLIEST..=now.saturating_add(LONGEST_LEASE)).contains(&deadline).then_some(deadline),
             request_id: (!request_id.is_empty()).then(|| request_id.into()),
             ..Self::default()
         }

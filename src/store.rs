@@ -34,11 +34,15 @@ pub use crate::{
     record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
 };
 
-use std::{any::Any, fmt, sync::Arc};
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use crate::{key::StoredKey, outcome::WORTH_COMPRESSING, time::Timestamp};
+
+/// How much longer a record or a chunk is kept than the executors need it, if the database removes it by its own clock,
+/// or a sweep by a third one. Clocks never differ by a day.
+pub(crate) const SWEEP_MARGIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A conditional key-value map. It has no clock and makes no decisions.
 ///

@@ -148,6 +148,16 @@ impl Stopwatch {
     }
 }
 
+/// A connection that was idle for longer than this is checked before its next request: between two requests of a busy
+/// function, less time passes.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(crate) const IDLE: Duration = Duration::from_secs(10);
+/// A connection that was idle for longer than this, by either clock, is closed without being used. Network devices and
+/// servers forget such connections, and each check or request would cost its timeout. A new connection costs
+/// milliseconds.
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+pub(crate) const TOO_IDLE: Duration = Duration::from_secs(20);
+
 /// When the server last answered on a connection, which shows how long the connection has been idle.
 ///
 /// Lambda freezes the sandbox between two invocations, and the network may forget its connections. The wall clock and

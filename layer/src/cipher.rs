@@ -37,7 +37,7 @@ const USED_FOR: Duration = Duration::from_secs(5 * 60);
 const MOST_USES: u32 = 1_000_000;
 /// How many decrypted data keys a process keeps.
 const MOST_KEPT: usize = 16;
-/// How long one attempt of a request to KMS may take.
+/// How long one attempt of a request to KMS may take: as long as an attempt of a store's request.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// The variables that name the endpoint, in the order in which the SDK tries them.
 const ENDPOINTS: [&str; 2] = ["AWS_ENDPOINT_URL_KMS", "AWS_ENDPOINT_URL"];

@@ -32,9 +32,10 @@ use crate::{
     upstream::{self, AnyBody, BoxError, ERROR_TYPE, error_report, full, json_headers},
 };
 
-/// How long after the deadline the layer waits for the function's answer, to record it.
+/// How long after the deadline the layer waits for the function's answer, to record it: Lambda's longest timeout, since a
+/// frozen function goes on in the next invocation.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(15 * 60);
-/// How long the layer waits for the function's answer if the deadline is unknown.
+/// How long the layer waits for the function's answer if the deadline is unknown: as long as the longest lease.
 const LONGEST_RUN: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest name of an operation, in bytes.
 const LONGEST_NAME: usize = 128;

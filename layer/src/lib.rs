@@ -44,7 +44,8 @@ const USAGE: &str = "usage: idempotency-extension [-- COMMAND ARGUMENTS…]\n\n\
                      command, which starts the runtime. Without a command, it's a Lambda extension, and the wrapper\n\
                      script starts the runtime. Settings are in environment variables that begin with IDEMPOTENCY_.";
 
-/// How long the program waits for outcomes that are being recorded, once the function's process has ended.
+/// How long the program waits for outcomes that are being recorded, once the function's process has ended: a healthy
+/// store takes milliseconds, and a restarted runtime waits for this program.
 const LAST_SETTLEMENTS: Duration = Duration::from_secs(5);
 /// How long an extension waits for outcomes that are being recorded, after the event SHUTDOWN. Lambda kills the
 /// extension 2,000 ms after the shutdown begins. The runtime ends first, and takes up to 500 ms of that time ("Using

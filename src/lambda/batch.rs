@@ -169,7 +169,8 @@ use crate::{
 
 /// How many records run at a time, by default.
 const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(10).unwrap();
-/// How long before the deadline the worker cuts handlers off, by default; see [`Batch::reserve`].
+/// How long before the deadline the worker cuts handlers off, by default; see [`Batch::reserve`]. Half of it is for
+/// settlements, as long as the default of `answer_reserve`, and half for the response.
 const RESERVE: Duration = Duration::from_millis(500);
 
 impl Idempotency {

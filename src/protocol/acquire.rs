@@ -18,7 +18,8 @@ use crate::{
 
 /// The machine gives up when a claim has lost this often: the first write, and three compare-and-sets after it.
 pub(super) const MAX_LOSSES: u8 = 4;
-/// The lease of a claim that's acquired only to record an existing outcome.
+/// The lease of a claim that's acquired only to record an existing outcome. The settlement follows at once, and a store
+/// answers its requests, retries included, within a few seconds.
 pub(super) const RECORDING_LEASE: Duration = Duration::from_secs(10);
 
 /// The purpose of a claim.

@@ -8,14 +8,15 @@ use crate::{
     protocol::{Limits, limits::SHORTEST_ANSWER},
     record::{Owner, Status},
     settings::Execution,
+    store::SWEEP_MARGIN,
     time::Timestamp,
 };
 
 /// A STARTED record outlives its lease by at least this much, so that the sweeper never removes a lock that
 /// may still be live.
-pub(super) const MIN_LOCK_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+pub(super) const MIN_LOCK_RETENTION: Duration = SWEEP_MARGIN;
 /// How long an interrupted claim keeps its key. A request that the handler's process sent just before its end may still
-/// be on its way, and another run should find its effect.
+/// be on its way, and another run should find its effect. Most requests end or time out within seconds.
 pub(super) const INTERRUPTED_LEASE: Duration = Duration::from_secs(10);
 
 /// The settings that the rules depend on.

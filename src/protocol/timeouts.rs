@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Only used if the deadline is unknown. A process that begins a settling call this long after the call's time limit
-/// counts as having been frozen.
+/// counts as having been frozen: a scheduler's delay is much shorter, and a freeze between two invocations longer.
 const FROZEN: Duration = Duration::from_secs(1);
 
 impl State {

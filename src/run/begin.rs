@@ -22,9 +22,11 @@ use crate::{
     time::{Stopwatch, Timestamp},
 };
 
-/// The first pause between two attempts. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The first pause between two polls, about as long as a short handler runs. Each further pause is twice as long, up to
+/// [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+/// A second more makes little difference to a caller that has waited for seconds, and each poll is a request.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Claims `key`, or finds its outcome. While another claim is live, polls for as long as the settings say.
 pub(crate) async fn begin(
@@ -106,5 +108,5 @@ pub(super) async fn replayed(
 
 /// Returns the `nth` pause. The owner's random bits keep waiting deliveries from polling at the same time.
 fn pause(nth: u32, owner: Owner) -> Duration {
-    spread(FIRST_PAUSE.saturating_mul(1 << nth.min(5)).min(LONGEST_PAUSE), owner.as_bytes()[0])
+    spread(FIRST_WAIT.saturating_mul(1 << nth.min(5)).min(LONGEST_WAIT), owner.as_bytes()[0])
 }

@@ -25,7 +25,8 @@ use crate::{
     time::{Clock, LaterClock, Timestamp},
 };
 
-/// The first pause before a retry. Each further pause is twice as long, up to a cap.
+/// The first pause before a retry. Each further pause is twice as long, up to a cap. Most faults are over in a moment,
+/// and a store answers within milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 
 /// How operations are protected.

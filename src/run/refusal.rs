@@ -12,8 +12,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The wait to suggest to a caller if it's unknown how long the other claim's lease lasts.
-const DEFAULT_RETRY: Duration = Duration::from_secs(1);
+/// The wait to suggest to a caller if nothing says when a retry can succeed: the shortest that `Retry-After` can say.
+pub(crate) const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 const CUT_OFF: &str = "the handler was cut off, because its time ran out";
 
 /// Why a claim failed.

@@ -34,7 +34,7 @@ use crate::{
     time::{Stopwatch, Timestamp},
 };
 
-/// The most time that shadow mode adds to one delivery.
+/// The most time that shadow mode adds to one delivery. A healthy store answers sooner, and callers hardly notice it.
 const MOST: Duration = Duration::from_millis(100);
 
 /// The state of the key in the shadow's namespace.

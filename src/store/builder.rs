@@ -1,8 +1,13 @@
 //! [`StoreBuilder`]: configures a store on a database.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use crate::{error::Error, store::Store};
+
+/// How long one attempt of a request may take, by default: a hundred times as long as a healthy database in the same
+/// region takes.
+#[allow(dead_code, reason = "unused if the features of all stores are off")]
+pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Configures a store on a database. Create it with the store's `builder` function, and finish with
 /// [`build`](Self::build).

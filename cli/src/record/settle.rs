@@ -6,6 +6,7 @@ use clap::Args;
 use lambda_idempotency::{
     Resolution, StoredKey,
     protocol::{self, Intent},
+    settings::Settings,
     store::{Outcome, Owner, Record, Status, Store},
     time::{Clock as _, Timestamp, system_clock},
 };
@@ -24,9 +25,6 @@ use crate::{
     store::StoreArguments,
     words,
 };
-
-/// Without --retention, an outcome lasts at least this long: the library's default retention.
-const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Options of `release`.
 #[derive(Debug, Args)]
@@ -155,7 +153,7 @@ impl Planned<'_> {
     fn retention(&self, seen: &Record, now: Timestamp) -> Result<Duration> {
         match (self.retention, seen.expires_at) {
             (Some(retention), _) => Ok(retention),
-            (None, Some(expires_at)) => Ok(DEFAULT_RETENTION.max(now.until(expires_at))),
+            (None, Some(expires_at)) => Ok(Settings::default().retention.max(now.until(expires_at))),
             (None, None) => Err(Problem::new(format!(
                 "{}: the record never expires, so it doesn't say how long duplicates may arrive; add --retention TIME, \
                  such as --retention 7d",

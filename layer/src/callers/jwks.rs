@@ -29,13 +29,14 @@ use tokio_rustls::{
 use super::Unnamed;
 use crate::upstream::{AnyBody, BoxError, empty};
 
-/// The longest time for fetching the keys. Half of the time to the deadline, if that's less.
+/// The longest time for fetching the keys, over a connection to another provider. Half of the time to the deadline, if
+/// that's less.
 const LONGEST_FETCH: Duration = Duration::from_secs(3);
 /// The largest JWKS, in bytes.
 const LARGEST: usize = 512 * 1024;
 /// After this time, the keys are fetched again, since the issuer may have revoked one.
 const FRESH: Duration = Duration::from_secs(60 * 60);
-/// How long keys are used if the issuer can't be reached any more.
+/// How long keys are used if the issuer can't be reached any more: an issuer's outage is shorter.
 const USABLE: Duration = Duration::from_secs(24 * 60 * 60);
 /// The shortest time between two fetches, since anybody can send a token with an unknown key.
 const PAUSE: Duration = Duration::from_secs(30);

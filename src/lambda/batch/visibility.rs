@@ -54,7 +54,7 @@ mod sdk {
 
     /// The limit of entries per request (ChangeMessageVisibilityBatch in the SQS API reference).
     const ENTRIES: usize = 10;
-    /// The timeout of one request.
+    /// The timeout of one request, if the deadline is further away: the response waits for it.
     const TIMEOUT: Duration = Duration::from_secs(2);
 
     impl Batch<SqsMessage> {

@@ -7,7 +7,10 @@ use lambda_http::Body;
 use serde::Serialize;
 
 use super::{headers, key::Origin};
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    run::refusal::DEFAULT_RETRY,
+};
 
 /// The page that the problems' `type`s point to, unless [`HttpLayer::documentation`](super::HttpLayer::documentation)
 /// names another.
@@ -283,8 +286,6 @@ const NO_TIME_LEFT: Texts = (
      later.",
 );
 
-/// The wait to suggest if the error doesn't contain one.
-const SOON: Duration = Duration::from_secs(1);
 /// The longest wait to suggest. An error may contain the rest of the lease, but that's only an upper bound: most
 /// operations end long before, and a retry costs one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -354,7 +355,7 @@ impl Problem {
 
 impl From<ProblemKind> for Problem {
     fn from(kind: ProblemKind) -> Self {
-        Self::new(kind, kind.is_retryable().then_some(SOON))
+        Self::new(kind, kind.is_retryable().then_some(DEFAULT_RETRY))
     }
 }
 
@@ -365,7 +366,7 @@ impl From<&Error> for Problem {
             false if error.is_misuse() => ProblemKind::Misconfigured,
             false => ProblemKind::from(error.kind()),
         };
-        let wait = || error.retry_after().unwrap_or(SOON).min(LONGEST_WAIT);
+        let wait = || error.retry_after().unwrap_or(DEFAULT_RETRY).min(LONGEST_WAIT);
         let texts = error.is_out_of_time().then_some(NO_TIME_LEFT);
         Self { texts, ..Self::new(kind, kind.is_retryable().then(wait)) }
     }

@@ -26,7 +26,10 @@ use crate::{
     outcome::{Outcome, StoredResponse},
     record::{Generation, Owner, Record, State},
     settings::Execution,
-    store::{StoreBuilder, builder::Configured},
+    store::{
+        StoreBuilder,
+        builder::{ATTEMPT_TIMEOUT, Configured},
+    },
     time::Timestamp,
 };
 
@@ -36,13 +39,14 @@ const MAX_INLINE_LIMIT: usize = 350 * 1024;
 /// DynamoDB's limit for a partition key's value, in bytes ("Quotas and limits", DynamoDB developer guide).
 const MAX_PARTITION: usize = 2048;
 const DEFAULT_INLINE_LIMIT: usize = 32 * 1024;
-const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Three attempts without an answer.
 const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
 /// The SDK waits up to a second before its first retry, on average half a second. Each connection that died in
 /// a frozen sandbox would cost this wait. DynamoDB answers within milliseconds, so a shorter backoff and more
 /// attempts make better use of the operation's time. The eight attempts wait 1.3 s in total on average, and 2.6 s at
 /// most.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(25);
+/// The SDK's default is 20 s, longer than the whole operation.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_ATTEMPTS: u32 = 8;
 /// The SDK's quota for retries in this process. A retry after a timeout costs 10. Its default, 500, ends the retries of
@@ -272,7 +276,7 @@ impl Choices {
         let attempt_timeout = self
             .attempt_timeout
             .or_else(|| client_has(TimeoutConfig::operation_attempt_timeout))
-            .unwrap_or(DEFAULT_ATTEMPT_TIMEOUT);
+            .unwrap_or(ATTEMPT_TIMEOUT);
         let operation_timeout = self
             .operation_timeout
             .or_else(|| client_has(TimeoutConfig::operation_timeout))

@@ -1,7 +1,5 @@
 //! If a response is too large for its record, stores it in chunks, each in its own item.
 
-use std::time::Duration;
-
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
@@ -14,7 +12,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Owner,
-    store::{ResponseChunks, StoreError, codec::Field},
+    store::{ResponseChunks, SWEEP_MARGIN, StoreError, codec::Field},
     time::Timestamp,
 };
 
@@ -27,8 +25,6 @@ const CONCURRENCY: usize = 4;
 /// How many chunks are written at once to one partition. A partition accepts 1,000 write units a second, and a chunk
 /// takes 380 of them ("Best practices for designing and using partition keys effectively", DynamoDB developer guide).
 const WRITES_PER_PARTITION: usize = 1_000 * 1024 / CHUNK_BYTES;
-/// How much longer chunks live than their record, so that DynamoDB's TTL doesn't remove them before the record.
-const OUTLIVES_RECORD_BY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl DynamoDbStore {
     fn chunk_key(&self, key: &StoredKey, owner: Owner, index: u32) -> Item {
@@ -68,7 +64,8 @@ impl DynamoDbStore {
         expires_at: Timestamp,
     ) -> Result<u32, StoreError> {
         self.check_sort_key(key).await?;
-        let expires_at = expires_at.saturating_add(OUTLIVES_RECORD_BY);
+        // DynamoDB's TTL doesn't remove the chunks before the record.
+        let expires_at = expires_at.saturating_add(SWEEP_MARGIN);
         // An empty response becomes one empty chunk, because a record whose response is in chunks needs at least one.
         let count = u32::try_from(bytes.len().div_ceil(CHUNK_BYTES).max(1)).unwrap_or(u32::MAX);
         let chunk = |index: u32| {

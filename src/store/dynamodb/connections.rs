@@ -32,14 +32,11 @@ use aws_smithy_runtime_api::client::{
 };
 
 use super::attempts::was_refused;
-use crate::time::LastAnswer;
+use crate::time::{LastAnswer, TOO_IDLE};
 
-/// A connection that was idle for longer than this, by either clock, isn't used again.
-const TOO_IDLE: Duration = Duration::from_secs(20);
-/// The pool itself closes a connection that was idle for this long, by the monotonic clock.
-const IDLE: Duration = Duration::from_secs(15);
-/// If the clocks drift apart by more than this, the pool is replaced. Together with [`IDLE`], no connection is idle for
-/// more than [`TOO_IDLE`] by the wall clock.
+/// If the clocks drift apart by more than this, the pool is replaced. The pool itself closes a connection that was idle
+/// for [`TOO_IDLE`] less this time, by the monotonic clock. So no connection is idle for more than [`TOO_IDLE`] by the
+/// wall clock.
 const DRIFT: Duration = Duration::from_secs(5);
 
 /// The HTTP client of a store whose SDK client has none of its own. It's the SDK's default client, except for the
@@ -77,7 +74,7 @@ fn connector(settings: Option<&HttpConnectorSettings>, components: Option<&Runti
     let mut builder = Connector::builder()
         .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc))
         .proxy_config(ProxyConfig::from_env())
-        .pool_idle_timeout(IDLE);
+        .pool_idle_timeout(TOO_IDLE - DRIFT);
     builder.set_connector_settings(settings.cloned());
     builder.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
     builder.build()

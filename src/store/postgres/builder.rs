@@ -22,9 +22,10 @@ use crate::{
     error::{Error, ErrorKind},
     store::{
         StoreBuilder,
-        builder::{Configured, FromUrl},
+        builder::{ATTEMPT_TIMEOUT, Configured, FromUrl},
         parameter::decoded,
     },
+    time::IDLE,
 };
 
 const DEFAULT_TABLE: &str = "idempotency";
@@ -34,9 +35,9 @@ const DEFAULT_CONNECTIONS: usize = 2;
 /// Together with the statement timeout, this limits a call of the store to 2.5 s. The library retries failed calls
 /// while the invocation has time.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
-const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
+/// A store's own transactions hold a record's lock for a few milliseconds. Only a user's transaction holds it longer, and
+/// then the operation is in progress.
 const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
-const DEFAULT_CHECK_AFTER: Duration = Duration::from_secs(10);
 
 /// The configuration of a [`PostgresStore`].
 #[derive(Clone)]
@@ -95,9 +96,9 @@ impl StoreBuilder<PostgresStore> {
             root_certificates: None,
             connections: DEFAULT_CONNECTIONS,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
-            statement_timeout: DEFAULT_STATEMENT_TIMEOUT,
+            statement_timeout: ATTEMPT_TIMEOUT,
             lock_timeout: DEFAULT_LOCK_TIMEOUT,
-            check_after: DEFAULT_CHECK_AFTER,
+            check_after: IDLE,
             timeouts: None,
             prepared: None,
         };

@@ -18,12 +18,12 @@ use crate::{
     error::{Error, ErrorKind},
     store::{
         StoreBuilder,
-        builder::{Configured, FromUrl},
+        builder::{ATTEMPT_TIMEOUT, Configured, FromUrl},
     },
 };
 
 const DEFAULT_KEY_PREFIX: &str = "idempotency:";
-const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Two attempts without an answer: the second one has a new connection.
 const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The configuration of a [`RedisStore`].
@@ -65,7 +65,7 @@ impl StoreBuilder<RedisStore> {
             credentials: None,
             key_prefix: None,
             root_certificates: None,
-            attempt_timeout: DEFAULT_ATTEMPT_TIMEOUT,
+            attempt_timeout: ATTEMPT_TIMEOUT,
             operation_timeout: DEFAULT_OPERATION_TIMEOUT,
             accepts_eviction: false,
         };

@@ -28,14 +28,10 @@ use super::{
     fault::{Class, Fault},
     last_word::LastWord,
 };
-use crate::time::{LastAnswer, within};
+use crate::time::{IDLE, LastAnswer, TOO_IDLE, within};
 
-/// A connection that was idle for longer than this is pinged before the next request. A frozen sandbox's connections
-/// die unnoticed, and a request on a dead one costs the timeout of an attempt.
-const IDLE: Duration = Duration::from_secs(10);
-/// A connection that was idle for longer than this, by either clock, is closed without being used.
-const TOO_IDLE: Duration = Duration::from_secs(20);
-/// The timeout for the ping.
+/// The timeout for the ping of an idle connection. A frozen sandbox's connections die unnoticed, and a request on a dead
+/// one costs the timeout of an attempt, which is four times as long.
 const PING_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Makes connections.

@@ -8,7 +8,7 @@ use super::codec::bytes_of;
 use crate::{
     record::Status,
     store::{
-        Put,
+        Put, SWEEP_MARGIN,
         codec::{self, Field, Value},
     },
     time::Timestamp,
@@ -40,17 +40,13 @@ impl Check {
     }
 }
 
-/// How long Redis keeps a record after it expires, in ms. Redis removes records by its own clock, which may differ
-/// from the executors' clocks.
-const SWEEP_MARGIN_MS: u64 = 86_400_000;
-
 /// The longest value that Redis accepts by default (`proto-max-bulk-len`), in bytes.
 const LONGEST_VALUE: usize = 512 << 20;
 
 /// Returns the time at which Redis removes the record, in ms since the Unix epoch: at most the largest time that Redis
 /// can represent, some 292 million years from now.
 fn removal(expires_at: Timestamp) -> u64 {
-    expires_at.as_millis().saturating_add(SWEEP_MARGIN_MS).min(i64::MAX as u64)
+    expires_at.saturating_add(SWEEP_MARGIN).as_millis().min(i64::MAX as u64)
 }
 
 /// How a condition compares a field with a value.
@@ -79,7 +75,7 @@ type Condition<'p> = (Relation, Field, Option<Value<'p>>);
 pub(super) struct Transition<'p> {
     conditions: Vec<Condition<'p>>,
     removed: Vec<Field>,
-    /// When the record expires. Redis removes it [`SWEEP_MARGIN_MS`] later. `None` means never.
+    /// When the record expires. Redis removes it [`SWEEP_MARGIN`] later. `None` means never.
     expires_at: Option<Timestamp>,
     values: Vec<(Field, Value<'p>)>,
     /// Whether a handler runs once this write is applied.
