@@ -80,7 +80,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space: extended,
         does: |moment, (state, mut action)| {
             if let (Action::Put(Put::Replace { seen, .. }), Event::Extend(_)) = (&mut action, moment.event) {
-                seen.state = RecordState::Started { lease_until: moment.plan.lease_until };
+                seen.state = RecordState::Started { lease_until: moment.plan.limits.lease_until };
             }
             (state, action)
         },

@@ -79,7 +79,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a settlement isn't retried after its lease has expired",
         caught_by: Invariant::SettledPatiently,
         does: |moment, outcome| {
-            if moment.now > moment.plan.lease_until { given_up(outcome) } else { outcome }
+            if moment.now > moment.plan.limits.lease_until { given_up(outcome) } else { outcome }
         },
         ..NONE
     },

@@ -23,7 +23,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "the completion tests the time",
         caught_by: Invariant::OwnerNotRefused,
         does: |moment, (state, action)| {
-            let is_late = moment.plan.lease_until < moment.now;
+            let is_late = moment.plan.limits.lease_until < moment.now;
             match (moment.event, &action) {
                 (Event::Settle(_), Action::Put(_)) if is_late => (state, Action::Settled(End::Fenced(None))),
                 _ => (state, action),
@@ -103,7 +103,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: |moment, outcome| match moment.event {
             Event::Found(Some(_)) if moment.is_settling() => with_settlement(outcome, |new| {
                 new.state = RecordState::Released;
-                new.expires_at = Some(moment.plan.lease_until.saturating_add(millis(2 * TICK)));
+                new.expires_at = Some(moment.plan.limits.lease_until.saturating_add(millis(2 * TICK)));
             }),
             _ => outcome,
         },
