@@ -68,3 +68,57 @@ pub(super) fn wait_until(settings: &Settings, now: Timestamp, invocation: &Invoc
     let until = now.saturating_add(half.map_or(budget, |half| half.min(budget)));
     Some(invocation.end_of(Stage::Claims).map_or(until, |last| last.min(until)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_795_000_000);
+
+    fn after(millis: u64) -> Timestamp {
+        NOW.saturating_add(Duration::from_millis(millis))
+    }
+
+    /// The limits in the order of the table in the docs of [`Limits`], for a settlement that begins now.
+    fn table(settings: &Settings, invocation: &Invocation) -> [Option<u128>; 8] {
+        let limits = Limits::of(settings, NOW, invocation);
+        let lease_until = limits.lease_until;
+        [
+            Some(lease_until),
+            Some(limits.cut_off(lease_until)),
+            Some(limits.start_by(lease_until)),
+            limits.ask_by,
+            limits.answer_by,
+            limits.last_call(),
+            Some(limits.settle_by(NOW)),
+            Some(limits.prepare_by(NOW)),
+        ]
+        .map(|time| Some(NOW.until(time?).as_millis()))
+    }
+
+    #[test]
+    fn limits_follow_settings_invocation_and_front_end() {
+        let settings = Settings::default();
+        let short = Settings { lease_extension: Some(Duration::from_secs(6)), ..Settings::default() };
+        let waits = Settings { cut_off: false, ..Settings::default() };
+        let known = Invocation::entered(NOW, after(10_000), "id");
+        let row = |row: [u128; 8]| row.map(Some);
+        let usual = row([12_000, 10_000, 9750, 9500, 9750, 9950, 9750, 4875]);
+        assert_eq!(table(&settings, &known), usual);
+        let [.., settle_by, prepare_by] = row([0, 0, 0, 0, 0, 0, 30_000, 15_000]);
+        let unknown = [Some(60_000), Some(58_000), Some(58_000), None, None, None, settle_by, prepare_by];
+        assert_eq!(table(&settings, &Invocation::unknown()), unknown);
+        let extended = row([6000, 4000, 4000, 9500, 9750, 9950, 9750, 4875]);
+        assert_eq!(table(&short, &known), extended);
+        let in_batch = row([12_000, 9000, 9000, 9500, 9750, 9950, 9750, 4875]);
+        assert_eq!(table(&settings, &known.clone().cut_off_at(Some(after(9000)))), in_batch);
+        let in_front = row([12_000, 10_000, 9750, 4750, 5000, 9950, 5000, 2500]);
+        let until = |millis| known.clone().with_caller_waiting_until(after(millis));
+        assert_eq!(table(&settings, &until(5000)), in_front);
+        assert_eq!(table(&settings, &until(250)), usual, "the front end is about to stop waiting");
+        let [lease, cut_off, start, ask, answer, _, settle, prepare] = usual;
+        assert_eq!(table(&waits, &known), [lease, cut_off, start, ask, answer, None, settle, prepare]);
+    }
+}
