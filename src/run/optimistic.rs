@@ -58,13 +58,8 @@ impl<'t> Optimistic<'t> {
         // Without a claim, there's no lease that could be extended or could expire.
         let limits = Limits::unextended(&driver.settings, now, invocation);
         let state = driver.machine(driver.owner()?, fingerprint, invocation, limits);
-        let mut it = Self {
-            driver: driver.clone(),
-            key: key.clone(),
-            state,
-            is_copied: ticket.is_some(),
-            inside,
-        };
+        let mut it =
+            Self { driver: driver.clone(), key: key.clone(), state, is_copied: ticket.is_some(), inside };
         if !reads_first {
             return Ok(Begun::Claimed(it));
         }

@@ -5,7 +5,6 @@ use std::{collections::HashMap, process::ExitCode, time::Duration};
 use clap::{Args, ValueEnum};
 use lambda_idempotency::{
     StoredKey,
-    settings::Execution,
     store::{Record, Status},
     time::{Clock as _, Timestamp, system_clock},
 };
