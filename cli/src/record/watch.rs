@@ -248,6 +248,7 @@ fn shortened(id: &str, width: usize) -> String {
 mod tests {
     use lambda_idempotency::{
         Fingerprint,
+        settings::Execution,
         store::{Generation, Lock, Owner, State},
     };
 
