@@ -1,9 +1,9 @@
-//! What `why --describe` reads: how a function derives its records' ids.
+//! The file that `why --describe` reads: how a function derives its records' ids.
 
 use lambda_idempotency::{Error, lambda::Description};
 use serde::Deserialize;
 
-/// What a file of `--describe` has: what `describe()` returns, or the line that begins the log of the Lambda layer.
+/// The content of a file for `--describe`: the text that `describe()` returns, or the line that begins the log of the Lambda layer.
 #[derive(Deserialize)]
 pub(super) struct Described {
     pub(super) wrappers: Vec<Description>,
