@@ -277,7 +277,7 @@ async fn two_ends(emulator: &Emulator, edit: impl Fn(&mut Value)) -> (String, Va
 async fn unreadable_change_stops_the_batch() {
     let emulator = Emulator::start().await;
     let edits: [fn(&mut Value); 3] = [
-        |record| record["dynamodb"]["NewImage"]["version"] = json!({ "N": "3" }),
+        |record| record["dynamodb"]["NewImage"]["version"] = json!({ "N": "99" }),
         |record| record["dynamodb"]["StreamViewType"] = json!("KEYS_ONLY"),
         |record| record["eventName"] = json!("OTHER"),
     ];
@@ -320,7 +320,7 @@ async fn responses_are_published_only_if_enabled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn outbox_logs_no_secrets() {
     let emulator = Emulator::start().await;
-    let newer: fn(&mut Value) = |record| record["dynamodb"]["NewImage"]["version"] = json!({ "N": "3" });
+    let newer: fn(&mut Value) = |record| record["dynamodb"]["NewImage"]["version"] = json!({ "N": "99" });
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", fresh_table()));
     let script = project().join("functions/tests/deploy/recorded.sh");
     let command = format!("sh {} {} {}", script.display(), file.display(), env!("CARGO_BIN_EXE_outbox"));
