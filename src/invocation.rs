@@ -9,15 +9,12 @@ use std::{
 
 use crate::{
     key::StoredKey,
+    settings::LONGEST_LEASE,
     time::{Clock, Moment, Timestamp},
 };
 
 /// 2020-01-01: an earlier deadline counts as unknown.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
-/// The longest lease that's allowed, and a deadline further in the future counts as unknown. If a process dies, its
-/// lease blocks the key until the lease ends. No invocation lasts longer than 15 minutes ("Lambda quotas", AWS Lambda
-/// developer guide), but other operations may.
-pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The platform's information about one invocation.
 #[derive(Clone, Default, PartialEq, Eq)]

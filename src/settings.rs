@@ -2,10 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use crate::{
-    error::{Error, ErrorKind},
-    invocation::LONGEST_LEASE,
-};
+use crate::error::{Error, ErrorKind};
 
 /// How to handle a claim whose executor ended without an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -235,6 +232,10 @@ pub struct Settings {
     pub mode: Mode,
 }
 
+/// The longest lease that's allowed, and a deadline further in the future counts as unknown. If a process dies, its
+/// lease blocks the key until the lease ends. No invocation lasts longer than 15 minutes ("Lambda quotas", AWS Lambda
+/// developer guide), but other operations may.
+pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest margin that's allowed. Clocks on AWS are within milliseconds of each other ("Amazon Time Sync
 /// Service", EC2 user guide).
 const LONGEST_MARGIN: Duration = Duration::from_secs(60 * 60);
