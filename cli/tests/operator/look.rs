@@ -56,7 +56,7 @@ async fn configured_attribute_names_are_read() {
     let unnamed = bench.run(&["list"]).await;
     assert!(!unnamed.out.contains("STARTED"), "{unnamed:?}");
     let wrong = bench.run(&["list", "--attributes", "colour:c"]).await;
-    wrong.is_bad_input(&["there is no attribute \"colour\"; the attributes are id, status"]);
+    wrong.is_bad_input(&["there is no attribute \"colour\"; the attributes are id, version, status"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

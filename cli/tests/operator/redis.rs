@@ -125,7 +125,7 @@ async fn records_are_listed_page_by_page() {
         .server
         .run_as(&[PASSWORD], &["HSET", &format!("idempotency:{id}"), "version", "1", "response", KEY]);
     let listed = bench.run(&["list", "--unresolved"]).await;
-    has(&listed.out, &["UNREADABLE", &id, "`version` is 1, but this library reads only version 2"]);
+    has(&listed.out, &["UNREADABLE", &id, "`version` is 1, but this library reads only version 3"]);
     bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["can't be read", "`version`"]);
 }
 

@@ -20,7 +20,8 @@ async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) ->
         fingerprint: Fingerprint::of(name).unwrap(),
         lock_acquired_at: past(100_000),
         lease_until: past(90_000),
-        execution: Execution::AtLeastOnce,
+        // Only an at-most-once claim has no expiry.
+        execution: if expired_for_s.is_some() { Execution::AtLeastOnce } else { Execution::AtMostOnce },
         expires_at: expired_for_s.map(|seconds| past(seconds).rounded_up_to_second()),
         interrupted: false,
         request_id: None,

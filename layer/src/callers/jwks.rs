@@ -365,7 +365,10 @@ fn tls() -> Option<TlsConfig> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
 
     use super::*;
 
@@ -381,6 +384,9 @@ mod tests {
         if let Some(id) = published {
             tokio::spawn(async move {
                 let (mut stream, _) = listener.accept().await.unwrap();
+                // A socket that's closed before its request was read resets the connection, and the answer is lost.
+                let mut request = [0; 4096];
+                assert!(stream.read(&mut request).await.unwrap() > 0);
                 let body = jwks(id);
                 let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
                 stream.write_all((head + &body).as_bytes()).await.unwrap();
