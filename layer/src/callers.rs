@@ -13,14 +13,14 @@ pub(crate) use jwt::{Jwt, TokenIn};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use lambda_http::Body;
 use lambda_idempotency::{
     Error, ErrorKind,
     lambda::http::{HttpLayer, ProblemKind},
-    time::Timestamp,
 };
+
+use crate::event::Event;
 
 /// Which callers share idempotency keys over HTTP.
 #[derive(Debug, Default)]
@@ -110,20 +110,14 @@ impl Callers {
     }
 
     /// Names the request's caller, if this module does. Only a request with a method that can be protected needs one.
-    pub(crate) async fn name(
-        &self,
-        layer: &HttpLayer,
-        request: &mut Request<Body>,
-        event: &Bytes,
-        deadline: Option<Timestamp>,
-    ) {
+    pub(crate) async fn name(&self, layer: &HttpLayer, request: &mut Request<Body>, event: &Event) {
         if !self.names() || request.method().is_safe() {
             return;
         }
         let headers = request.headers();
         let found = match self {
-            Self::Field(field) => field.caller(headers, event).map(Some),
-            Self::Jwt(jwt) => jwt.caller(headers, deadline).await.map(Some),
+            Self::Field(field) => field.caller(headers, &event.body).map(Some),
+            Self::Jwt(jwt) => jwt.caller(headers, event.time_left()).await.map(Some),
             Self::Credential { is_any } => Ok(credential::caller(layer, headers, *is_any)),
             Self::Verified | Self::Required | Self::Shared => return,
         };

@@ -1,8 +1,11 @@
 //! An invocation as the Runtime API hands it out: its headers, its event, and what kind of event it is.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -51,8 +54,8 @@ pub(crate) struct Event {
     pub(crate) body: Bytes,
     /// The headers as the library reads them.
     pub(crate) context: Context,
-    /// The invocation's deadline, if it's plausible.
-    pub(crate) deadline: Option<Timestamp>,
+    /// The invocation's deadline on the wall clock and on the monotonic clock, if it's plausible.
+    deadline: Option<(Timestamp, Instant)>,
     /// Whether the library was called.
     is_claimed: AtomicBool,
     /// Whether the function was called.
@@ -116,7 +119,9 @@ impl Event {
         }
         let context = context(&headers);
         let deadline = Timestamp::from_millis(context.deadline);
-        let deadline = Invocation::entered(system_clock().now(), deadline, "").deadline();
+        let now = system_clock().now();
+        let deadline = Invocation::entered(now, deadline, "").deadline();
+        let deadline = deadline.map(|deadline| (deadline, system_clock().monotonic() + now.until(deadline)));
         let [is_claimed, has_begun, is_answered, is_posted] = [false; 4].map(AtomicBool::new);
         Ok(Self { headers, body, context, deadline, is_claimed, has_begun, is_answered, is_posted })
     }
@@ -169,11 +174,17 @@ impl Event {
         self.is_posted.load(Ordering::Relaxed)
     }
 
+    /// How much time is left until the deadline, by the clock that leaves less; `None` if the deadline is unknown.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        let (by_wall_clock, by_monotonic_clock) = self.deadline?;
+        let left = by_monotonic_clock.saturating_duration_since(system_clock().monotonic());
+        Some(left.min(system_clock().now().until(by_wall_clock)))
+    }
+
     /// Whether the event was answered, or its deadline has passed. In both cases, another delivery of the event may
     /// run.
     pub(crate) fn is_over(&self) -> bool {
-        let has_passed = |deadline| system_clock().now() >= deadline;
-        self.is_answered.load(Ordering::Relaxed) || self.deadline.is_some_and(has_passed)
+        self.is_answered.load(Ordering::Relaxed) || self.time_left() == Some(Duration::ZERO)
     }
 
     /// The event's kind, by its fields. An event that isn't JSON is one operation.
@@ -344,10 +355,23 @@ mod tests {
         response.body(Bytes::from_static(b"{}")).unwrap()
     }
 
+    /// Only the monotonic clock advances here.
+    #[tokio::test(start_paused = true)]
+    async fn monotonic_clock_ends_events_too() {
+        let in_a_minute =
+            system_clock().now().saturating_add(Duration::from_secs(60)).as_millis().to_string();
+        let id = ("lambda-runtime-aws-request-id", "r");
+        let event = Event::of(response(200, &[id, ("lambda-runtime-deadline-ms", &in_a_minute)])).unwrap();
+        assert!(!event.is_over());
+        tokio::time::advance(Duration::from_secs(61)).await;
+        assert!(event.is_over());
+        assert_eq!(event.time_left(), Some(Duration::ZERO));
+    }
+
     #[test]
     fn events_need_only_a_request_id() {
         let id = ("lambda-runtime-aws-request-id", "r");
-        let in_an_hour = system_clock().now().saturating_add(std::time::Duration::from_secs(3600));
+        let in_an_hour = system_clock().now().saturating_add(Duration::from_secs(3600));
         let text = in_an_hour.as_millis().to_string();
         for (deadline, expected) in [
             (None, None),
@@ -360,7 +384,11 @@ mod tests {
             let tenant = ("lambda-runtime-aws-tenant-id", "anna");
             let headers: Vec<_> = [id, tenant].into_iter().chain(deadline).collect();
             let event = Event::of(response(200, &headers)).unwrap();
-            assert_eq!((event.request_id(), event.deadline), ("r", expected), "{deadline:?}");
+            assert_eq!(
+                (event.request_id(), event.deadline.map(|(deadline, _)| deadline)),
+                ("r", expected),
+                "{deadline:?}"
+            );
             assert_eq!(event.context.tenant_id.as_deref(), Some("anna"), "{deadline:?}");
         }
         let deadline = ("lambda-runtime-deadline-ms", text.as_str());

@@ -22,7 +22,6 @@ use lambda_idempotency::{
     ErrorKind, Idempotency,
     lambda::http::{HttpLayer, ProblemKind, guarded_with},
     settings::Recording,
-    time::Timestamp,
 };
 use lambda_runtime::LambdaEvent;
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
@@ -74,11 +73,7 @@ struct Seen {
 }
 
 /// Protects an HTTP request. `None` if its answer was sent already.
-pub(crate) async fn request(
-    protection: &Arc<Protection>,
-    event: &Arc<Event>,
-    deadline: Option<Timestamp>,
-) -> Option<Answer> {
+pub(crate) async fn request(protection: &Arc<Protection>, event: &Arc<Event>) -> Option<Answer> {
     let Ok(request) = serde_json::from_slice::<LambdaRequest>(&event.body) else {
         return Some(Answer::refused(
             protection,
@@ -117,11 +112,10 @@ pub(crate) async fn request(
     };
     let (refusing, sees_refusal) = (layer.clone(), sees.clone());
     let refusal = move || sees_refusal(refusing.refusal(ProblemKind::RequestUnreadable));
-    let service = named(protection, event, deadline, layer.clone(), layer.layer(inner)).map_response(sees);
+    let service = named(protection, event, layer.clone(), layer.layer(inner)).map_response(sees);
     let service = guarded_with(service, refusal);
     let calling = service.oneshot(LambdaEvent::new(request, event.context.clone()));
-    let ended: Result<_, lambda_idempotency::Failure> =
-        in_time(protection, event, &turn, deadline, calling).await?;
+    let ended: Result<_, lambda_idempotency::Failure> = in_time(protection, event, &turn, calling).await?;
     let own = turn.take().map(Box::new);
     Some(match (ended, own) {
         (Ok(_), Some(own)) if seen.is_own.load(Ordering::Relaxed) => Answer::Own(own),
@@ -149,7 +143,6 @@ pub(crate) async fn request(
 fn named<S>(
     protection: &Arc<Protection>,
     event: &Arc<Event>,
-    deadline: Option<Timestamp>,
     layer: HttpLayer,
     service: S,
 ) -> impl Service<Request<Body>, Response = Response<Body>, Error = S::Error, Future: Send> + Clone + Send + 'static
@@ -163,7 +156,7 @@ where
         let (layer, service) = (layer.clone(), service.clone());
         async move {
             let callers = &protection.rules.callers;
-            callers.name(&layer, &mut request, &event.body, deadline).await;
+            callers.name(&layer, &mut request, &event).await;
             let mut response = service.oneshot(request).await?;
             callers.challenge(&mut response);
             Ok(response)

@@ -10,7 +10,7 @@ use lambda_idempotency::{
     ErrorKind, RunError,
     protocol::Limits,
     settings::Mode,
-    time::{Clock as _, Timestamp, system_clock},
+    time::{Clock as _, system_clock},
 };
 use lambda_runtime::{Diagnostic, LambdaEvent};
 use serde::de::IgnoredAny;
@@ -149,9 +149,7 @@ async fn unprotected(protection: &Arc<Protection>, event: &Arc<Event>) -> Answer
 async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
     let rules = &protection.rules;
     let kind = event.kind_or(rules.kind);
-    let deadline = event.deadline;
-    let longest = deadline
-        .map_or(LONGEST_RUN, |deadline| system_clock().now().until(deadline).saturating_add(GIVEN_UP_AFTER));
+    let longest = event.time_left().map_or(LONGEST_RUN, |left| left.saturating_add(GIVEN_UP_AFTER));
     let answering = async {
         if let Some(ClaimField::Event(name)) = &rules.claim_field
             && let Some(owner) = owner_of(name, &event, kind)
@@ -161,8 +159,8 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
             return Some(Answer::refused(&protection, ErrorKind::Invalid, &message));
         }
         match kind {
-            Kind::Event => one(&protection, &event, deadline).await,
-            Kind::Http => http_event::request(&protection, &event, deadline).await,
+            Kind::Event => one(&protection, &event).await,
+            Kind::Http => http_event::request(&protection, &event).await,
             Kind::Sqs => Some(batch::sqs(&protection, &event).await),
             Kind::Kinesis => Some(batch::kinesis(&protection, &event).await),
             Kind::DynamoDb => Some(batch::dynamodb(&protection, &event).await),
@@ -194,11 +192,7 @@ fn owner_of(name: &str, event: &Event, kind: Kind) -> Option<&'static str> {
 }
 
 /// Protects an event that's one operation. `None` if its answer was sent already.
-async fn one(
-    protection: &Arc<Protection>,
-    event: &Arc<Event>,
-    deadline: Option<Timestamp>,
-) -> Option<Answer> {
+async fn one(protection: &Arc<Protection>, event: &Arc<Event>) -> Option<Answer> {
     let rules = &protection.rules;
     let passes_unkeyed = rules.passes_unkeyed.unwrap_or(false);
     let Some(raw) = raw(event) else {
@@ -239,7 +233,7 @@ async fn one(
         async move { function.run(|posted| Recordable::of(posted, most)).await }
     });
     let calling = layer.layer(inner).oneshot(LambdaEvent::new(raw, event.context.clone()));
-    let ended = in_time(protection, event, &turn, deadline, calling).await?;
+    let ended = in_time(protection, event, &turn, calling).await?;
     let own = turn.take().map(Box::new);
     Some(match (ended, own) {
         (Ok(_), Some(own)) if !turn.is_replay() => Answer::Own(own),
@@ -294,7 +288,6 @@ pub(crate) async fn in_time<T>(
     protection: &Arc<Protection>,
     event: &Arc<Event>,
     turn: &Turn,
-    deadline: Option<Timestamp>,
     calling: impl Future<Output = T>,
 ) -> Option<T> {
     event.claims();
@@ -302,7 +295,7 @@ pub(crate) async fn in_time<T>(
     let reserve = protection.rules.settings.answer_reserve / Limits::HARD_FLOOR;
     let overdue = async {
         turn.answered().await;
-        match deadline.map(|deadline| system_clock().now().until(deadline.saturating_sub(reserve))) {
+        match event.time_left().map(|left| left.saturating_sub(reserve)) {
             // The deadline is unknown, or it was already near when the function answered. In both cases, the answer is
             // posted only after the library's call has ended.
             None | Some(Duration::ZERO) => std::future::pending().await,

@@ -228,14 +228,13 @@ impl Keys {
     pub(super) async fn with(
         &self,
         id: Option<&str>,
-        deadline: Option<Timestamp>,
+        left: Option<Duration>,
     ) -> Result<Arc<KeySet>, Unnamed> {
         match self {
             Self::File(keys) if keys.of(id).next().is_some() => Ok(Arc::clone(keys)),
             Self::File(_) => Err(unknown_key()),
             Self::Fetched(fetched) => {
-                let left = deadline.map(|deadline| system_clock().now().until(deadline) / 2);
-                fetched.with(id, left.map_or(LONGEST_FETCH, |left| left.min(LONGEST_FETCH))).await
+                fetched.with(id, left.map_or(LONGEST_FETCH, |left| LONGEST_FETCH.min(left / 2))).await
             }
         }
     }

@@ -1,8 +1,9 @@
 //! The caller is named by a claim of a JWT that this layer verifies.
 
+use std::time::Duration;
+
 use http::{HeaderMap, HeaderName, header};
 use jsonwebtoken::{Validation, decode, decode_header, errors::ErrorKind};
-use lambda_idempotency::time::Timestamp;
 use serde_json::{Map, Value};
 
 use super::{Keys, Unnamed, caller_of, only};
@@ -49,9 +50,9 @@ impl Jwt {
     pub(super) async fn caller(
         &self,
         headers: &HeaderMap,
-        deadline: Option<Timestamp>,
+        left: Option<Duration>,
     ) -> Result<String, Unnamed> {
-        let claims = self.verified(self.token_in.find(headers)?, deadline).await?;
+        let claims = self.verified(self.token_in.find(headers)?, left).await?;
         let text = |name: &str| claims.get(name).and_then(Value::as_str);
         if text("iss") != Some(&self.issuer) {
             return Err(refused("the request's token is from another issuer than IDEMPOTENCY_JWT_ISSUER"));
@@ -89,13 +90,13 @@ impl Jwt {
     }
 
     /// The claims of the token, if its signature and its times are valid.
-    async fn verified(&self, token: &str, deadline: Option<Timestamp>) -> Result<Claims, Unnamed> {
+    async fn verified(&self, token: &str, left: Option<Duration>) -> Result<Claims, Unnamed> {
         // `none` isn't an algorithm of this library, so such a token has no readable header.
         let header = decode_header(token).map_err(|_| refused("the request's token isn't a signed JWT"))?;
         if header.crit.is_some() {
             return Err(refused("the request's token needs an extension of JWT that the layer doesn't know"));
         }
-        let keys = self.keys.with(header.kid.as_deref(), deadline).await?;
+        let keys = self.keys.with(header.kid.as_deref(), left).await?;
         let mut validation = Validation::new(header.alg);
         validation.leeway = LEEWAY;
         validation.validate_nbf = true;
