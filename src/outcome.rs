@@ -20,6 +20,8 @@ use crate::{
 /// The length of the shortest response that's compressed in every store, in bytes. A store may compress shorter ones: see
 /// [`Store::compress_from`](crate::store::Store::compress_from).
 pub(crate) const WORTH_COMPRESSING: usize = 1024;
+/// The first room for compressed bytes: enough for most responses.
+const ROOM: usize = 4096;
 /// How many bytes the encoding and the length add to a record whose response is compressed, with their names. A response
 /// shorter than [`WORTH_COMPRESSING`] must save more than that.
 const ENCODING_BYTES: usize = 32;
@@ -253,12 +255,27 @@ fn compressed(response: &Bytes, from: usize) -> Option<Bytes> {
     };
     let idle = || COMPRESSOR.lock().unwrap_or_else(PoisonError::into_inner);
     let mut compressor = idle().take().unwrap_or_else(|| Compress::new(Compression::fast(), false));
-    let mut kept = Vec::with_capacity(longest);
-    // The compressor writes no more than the capacity. If that isn't enough, the stream doesn't end.
-    let status = compressor.compress_vec(response, &mut kept, FlushCompress::Finish);
+    let kept = compressed_by(&mut compressor, response, longest);
     compressor.reset();
     *idle() = Some(compressor);
-    (matches!(status, Ok(Status::StreamEnd)) && kept.len() <= longest).then(|| kept.into())
+    kept
+}
+
+/// Returns at most `longest` bytes; `None` if that's not enough. The vector grows with the output, since flate2 fills its
+/// spare room with zeros, and so takes that much memory.
+fn compressed_by(compressor: &mut Compress, response: &[u8], longest: usize) -> Option<Bytes> {
+    let mut kept = Vec::new();
+    while kept.len() < longest {
+        kept.reserve_exact(kept.len().max(ROOM).min(longest - kept.len()));
+        let rest = response.get(usize::try_from(compressor.total_in()).ok()?..)?;
+        match compressor.compress_vec(rest, &mut kept, FlushCompress::Finish) {
+            Ok(Status::StreamEnd) => return Some(kept.into()),
+            // The room is used up.
+            Ok(_) => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Decompresses at most `length + 1` bytes, so that a damaged record can't fill the memory.

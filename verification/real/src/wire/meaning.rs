@@ -67,15 +67,15 @@ impl Meaning {
     pub(super) fn of_request(operation: &str, body: &Value) -> Self {
         let condition = body.get("ConditionExpression").and_then(Value::as_str);
         let id = body.pointer("/Key/id/S").and_then(Value::as_str).unwrap_or_default();
-        let new = |name: &str| {
-            body.pointer(&format!("/ExpressionAttributeValues/:{name}/S")).and_then(Value::as_str)
+        let new = |value: &str| {
+            body.pointer(&format!("/ExpressionAttributeValues/:{value}")).and_then(Value::as_str)
         };
         match (operation, condition) {
             ("PutItem", None) if id_of_item(body).contains("#part#") => Self::PartWritten,
             ("PutItem", Some(condition)) if condition.starts_with("attribute_not_exists") => Self::Claim,
             ("PutItem", Some(_)) => Self::Reclaim,
             // A new owner takes the claim over. A new status settles it.
-            ("UpdateItem", Some(_)) => match (new("o"), new("s")) {
+            ("UpdateItem", Some(_)) => match (new("o/B"), new("s/S")) {
                 (Some(_), None) => Self::TakeOver,
                 (None, Some("COMPLETED")) => Self::Complete,
                 (None, Some("FAILED")) => Self::Fail,
@@ -138,10 +138,11 @@ mod tests {
     #[test]
     fn requests_are_classified_by_their_conditions() {
         let values = |values: Value| json!({ "ConditionExpression": "#s=:vs AND #o=:vo", "ExpressionAttributeValues": values });
-        let seen = values(json!({ ":vo": { "S": "a" } }));
-        let taken_over = values(json!({ ":vo": { "S": "a" }, ":o": { "S": "b" } }));
-        let status = |status: &str| values(json!({ ":vo": { "S": "a" }, ":s": { "S": status } }));
-        let decided = values(json!({ ":vo": { "S": "a" }, ":o": { "S": "b" }, ":s": { "S": "FAILED" } }));
+        let seen = values(json!({ ":vo": { "B": "YQ==" } }));
+        let taken_over = values(json!({ ":vo": { "B": "YQ==" }, ":o": { "B": "Yg==" } }));
+        let status = |status: &str| values(json!({ ":vo": { "B": "YQ==" }, ":s": { "S": status } }));
+        let decided =
+            values(json!({ ":vo": { "B": "YQ==" }, ":o": { "B": "Yg==" }, ":s": { "S": "FAILED" } }));
         for (meaning, operation, body) in [
             (Meaning::Claim, "PutItem", json!({ "ConditionExpression": "attribute_not_exists(#k)" })),
             (Meaning::Reclaim, "PutItem", seen.clone()),
