@@ -214,7 +214,8 @@ impl Idempotency {
     /// An outcome expires [`Settings::retention`](crate::settings::Settings::retention) from now.
     ///
     /// Returns the new record, or `None` if the record is no longer the version `seen`. In that case, read the record
-    /// again and decide. `None` means that nothing was written, with one exception: the write was applied, its answer
+    /// again and decide. A longer lease of the same claim isn't another version, unless the claim was stale and is live
+    /// again: then its handler may still run. `None` means that nothing was written, with one exception: the write was applied, its answer
     /// was lost, and another delivery replaced the record before the store's own client repeated the request.
     ///
     /// ```

@@ -8,7 +8,7 @@ use crate::{
     observe,
     outcome::Outcome,
     protocol::{self, Intent},
-    record::{Owner, Record},
+    record::{Owner, Record, Status},
     run::{
         cache::Forget,
         driver::Driver,
@@ -80,23 +80,35 @@ pub(super) async fn resolve(
     // Removes the cached entry even if the write's answer is lost, or if the caller drops this future.
     let _forget = Forget::new(driver.shared.cache.as_ref(), key);
     let mut seen = seen.clone();
-    let mut extensions = 0;
+    let (mut extensions, mut doubt) = (0, None);
     loop {
         let (retention, now) = (driver.settings.retention, driver.now());
-        let write = protocol::resolve(&seen, owner, intent.clone(), retention, now);
-        match apply(driver, key, &seen, owner, &write).await? {
+        let put = protocol::resolve(&seen, owner, intent.clone(), retention, now);
+        match apply(driver, key, &seen, owner, &put, &mut doubt).await? {
             Resolved::Written(record) => {
                 observe::resolved(key, &record);
                 return Ok(Some(record));
             }
             Resolved::Changed(Some(record))
-                if extensions < MAX_EXTENSIONS && protocol::is_same_claim(&seen, &record) =>
+                if extensions < MAX_EXTENSIONS
+                    && protocol::is_same_claim(&seen, &record)
+                    && (is_stale(driver, &record) || !is_stale(driver, &seen)) =>
             {
                 (seen, extensions) = (record, extensions + 1);
+            }
+            // An interruption (T9) may restore the lease that an unanswered put expects. So only the claim's
+            // settlement ends the doubt.
+            Resolved::Changed(Some(record)) if doubt.is_some() && record.status() == Status::Started => {
+                return Err(resolution_in_doubt(key, doubt));
             }
             Resolved::Changed(_) => return Ok(None),
         }
     }
+}
+
+/// Whether the claim in `record` is stale now. A decision about a stale claim isn't one about a handler that runs.
+fn is_stale(driver: &Driver, record: &Record) -> bool {
+    protocol::outlook(&driver.rules(), record, driver.now()).is_stale
 }
 
 /// Prepares an operator's response for the record. Fails if the response can't be stored: a person can try again. (If a
@@ -116,50 +128,51 @@ async fn kept(driver: &Driver, key: &StoredKey, owner: Owner, response: Bytes) -
     stored.map(Outcome::Retained).map_err(|error| store_error(key, what, error))
 }
 
-/// Sends `put`. If the answer is ambiguous, reads the record: its owner shows whether the write was applied.
+/// Sends `put`. If the answer is ambiguous, reads the record: its owner shows whether the write was applied. `doubt` is the
+/// error of the last put, this one or an earlier one, whose answer was ambiguous.
 async fn apply(
     driver: &Driver,
     key: &StoredKey,
     seen: &Record,
     owner: Owner,
     put: &Put,
+    doubt: &mut Option<StoreError>,
 ) -> Result<Resolved, Error> {
-    let found = |record: Option<Record>, lost: Option<StoreError>| match record {
+    let found = |record: Option<Record>, doubt: &mut Option<StoreError>| match record {
         Some(record) if record.owner == owner => Ok(Resolved::Written(record)),
-        other if lost.is_none() || other.as_ref().is_some_and(|record| is_by_same_owner(seen, record)) => {
+        other if doubt.is_none() || other.as_ref().is_some_and(|record| is_by_same_owner(seen, record)) => {
             Ok(Resolved::Changed(other))
         }
         // The attempt whose answer was lost may have been applied, and its record replaced since.
-        _ => Err(resolution_in_doubt(key, lost)),
+        _ => Err(resolution_in_doubt(key, doubt.take())),
     };
-    let mut last_error = None;
     // Sends the write a second time if the record shows that it wasn't applied. The same write can't be applied twice.
     for _ in 0..2 {
         match driver.store().put(key, put).await {
             Ok(PutOutcome::Applied) => {
                 return Ok(Resolved::Written(put.record().clone()));
             }
-            Ok(PutOutcome::Refused(record)) => return found(record, last_error),
+            Ok(PutOutcome::Refused(record)) => return found(record, doubt),
             Err(error) if error.is_maybe_applied() && error.kind() != StoreErrorKind::Corrupt => {
-                last_error = Some(error);
+                *doubt = Some(error);
             }
-            // The first attempt may still be applied.
-            Err(error) if last_error.is_some() => {
-                last_error = Some(error);
+            // An earlier attempt may still be applied.
+            Err(error) if doubt.is_some() => {
+                *doubt = Some(error);
                 break;
             }
             Err(error) => return Err(store_error(key, "nothing was written", error)),
         }
         match driver.store().read(key).await {
             Ok(Some(record)) if record.has_version_of(seen) => {}
-            Ok(record) => return found(record, last_error),
+            Ok(record) => return found(record, doubt),
             Err(error) => {
-                last_error = Some(error);
+                *doubt = Some(error);
                 break;
             }
         }
     }
-    Err(resolution_in_doubt(key, last_error))
+    Err(resolution_in_doubt(key, doubt.take()))
 }
 
 /// Whether `record` still belongs to the claim that was `seen`. If it does, no operator's write was applied since:

@@ -254,6 +254,37 @@ async fn replaced_record_leaves_resolve_in_doubt() {
     assert_eq!(resolved(false, settled).await.unwrap(), None);
 }
 
+/// An interruption (T9) may restore the lease that an unanswered write expects. So that write may still be applied.
+#[tokio::test(start_paused = true)]
+async fn doubt_outlasts_extensions() {
+    let bench = Bench::new();
+    bench.abandon("k", 1).await;
+    let seen = bench.record("k");
+    let change: fn(&mut Record) = |record| {
+        let lease_until = record.lease_until().unwrap().saturating_add(Duration::from_secs(1));
+        record.state = State::Started { lease_until };
+    };
+    let store = Overtaken { records: bench.store.inner.clone(), is_applied: false, change };
+    let operator = Idempotency::builder(store).function("tests").build().unwrap();
+    let error = operator.resolve(&bench.stored_key("k"), &seen, Resolution::Release).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("it's unknown"), "{error}");
+}
+
+/// The claim's owner was frozen, and extends its lease after the operator has seen a stale claim. Its handler runs.
+#[tokio::test(start_paused = true)]
+async fn decisions_on_stale_claims_spare_live_ones() {
+    let bench = Bench::new();
+    bench.abandon("k", 1).await;
+    let live = bench.record("k");
+    let past = bench.idempotency.driver().now().saturating_sub(Duration::from_secs(60));
+    let stale = Record { state: State::Started { lease_until: past }, ..live.clone() };
+    for resolution in [Resolution::Release, Resolution::RunAgain, complete("1")] {
+        let resolved = bench.idempotency.resolve(&bench.stored_key("k"), &stale, resolution).await.unwrap();
+        assert_eq!((resolved, bench.record("k")), (None, live.clone()));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn unstorable_operator_response_is_an_error() {
     let bench = Bench::with(|builder| builder.max_response(10).settle_within(Duration::ZERO));
