@@ -265,11 +265,12 @@ fn compressed(response: &Bytes, from: usize) -> Option<Bytes> {
 /// spare room with zeros, and so takes that much memory.
 fn compressed_by(compressor: &mut Compress, response: &[u8], longest: usize) -> Option<Bytes> {
     let mut kept = Vec::new();
-    while kept.len() < longest {
+    // A compressor that leaves room makes no more progress.
+    while kept.len() == kept.capacity() && kept.len() < longest {
         kept.reserve_exact(kept.len().max(ROOM).min(longest - kept.len()));
         let rest = response.get(usize::try_from(compressor.total_in()).ok()?..)?;
         match compressor.compress_vec(rest, &mut kept, FlushCompress::Finish) {
-            Ok(Status::StreamEnd) => return Some(kept.into()),
+            Ok(Status::StreamEnd) => return (kept.len() <= longest).then(|| kept.into()),
             // The room is used up.
             Ok(_) => {}
             Err(_) => return None,

@@ -77,6 +77,11 @@ impl<'t, S: CallerTransactions, H: Clone> Records<'t, S, H> {
         match taken.and_then(take) {
             Some(transaction) if commits => self.store.commit(transaction, after_put).await,
             Some(transaction) => self.store.roll_back(transaction).await,
+            // A transaction that was handed over before: only a look can tell whether it was committed.
+            None if commits => {
+                Err(StoreError::new(StoreErrorKind::Unavailable, "the transaction was sent before")
+                    .maybe_applied(true))
+            }
             None => Ok(()),
         }
     }
