@@ -167,7 +167,7 @@ fn settlement(held: &Held, action: Action) -> Record {
     new
 }
 
-/// What a settlement changes in its claim's record.
+/// The fields that a settlement changes in its claim's record.
 fn changed(record: Record) -> (RecordState, Option<Timestamp>, bool) {
     (record.state, record.expires_at, record.interrupted)
 }

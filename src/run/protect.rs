@@ -68,7 +68,7 @@ impl From<Error> for Stopped {
     }
 }
 
-/// What a delivery may do.
+/// The decision about a delivery.
 enum Entry<'t> {
     /// Run the handler under this right.
     Run(Box<(Right<'t>, Staging, OperationContext)>),

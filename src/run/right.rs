@@ -59,7 +59,7 @@ impl<'t> Right<'t> {
         })
     }
 
-    /// What the handler sees of its claim.
+    /// The handler's view of its claim.
     pub(super) fn handle(&self, way: Way) -> Option<ClaimHandle> {
         match self {
             Self::Claim(claim) => Some(claim.handle()),

@@ -191,7 +191,7 @@ pub(super) fn value(field: Field, record: &Record) -> Option<Value<'_>> {
     })
 }
 
-/// What isn't encoded has no encoding, and no length besides that of the kept bytes.
+/// A response that isn't encoded has no encoding, and no length besides that of the kept bytes.
 fn of_outcome(field: Field, outcome: &Outcome) -> Option<Value<'_>> {
     let Outcome::Retained(response) = outcome else {
         return (field == Field::Encoding).then_some(OMITTED.into());

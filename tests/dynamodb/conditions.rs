@@ -20,9 +20,9 @@ use super::{
     },
 };
 
-/// What a `Replace` compares besides the status. A settled record has no lease.
+/// The attributes that a `Replace` compares besides the status. A settled record has no lease.
 const VERSION: [&str; 4] = ["owner", "generation", "expires_at", "lease_until"];
-/// What a `Mine` compares besides the status.
+/// The attributes that a `Mine` compares besides the status.
 const CLAIM: &[&str] = &["owner", "generation"];
 
 /// Returns copies of `base`, each with one changed field, and that field's name.

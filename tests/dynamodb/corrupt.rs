@@ -134,7 +134,7 @@ async fn unreadable_records_are_corrupt() {
     cases.extend([
         (with_response.clone(), missing("response")),
         (with_response.clone(), becomes("response", s("secret"), "isn't of type B")),
-        // What isn't encoded has no encoding, and no length besides its own.
+        // A response that isn't encoded has no encoding, and no length besides its own.
         (with_response.clone(), becomes("encoding", s("identity"), OTHER)),
         (with_response.clone(), becomes("length", n(5), OTHER)),
         // The encoding says that the response is in two chunks, but the item has the response inline.

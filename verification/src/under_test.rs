@@ -61,7 +61,7 @@ pub trait Protocol {
     }
 }
 
-/// What a put is for.
+/// The purpose of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// T1 to T3: a claim.
@@ -112,7 +112,7 @@ pub fn fits(put: &Put, current: Option<&Record>) -> bool {
     }
 }
 
-/// What a replacement compares: the status, the owner, the generation, the lease and the expiry.
+/// The fields that a replacement compares: the status, the owner, the generation, the lease and the expiry.
 pub fn version(record: &Record) -> (Status, Owner, Generation, Option<Timestamp>, Option<Timestamp>) {
     (record.status(), record.owner, record.generation, record.lease_until(), record.expires_at)
 }

@@ -134,7 +134,7 @@ pub enum Condition {
     Mine(Field),
 }
 
-/// What a put does to a record.
+/// The effect of a put on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// It begins anew in place of the record.
