@@ -1,9 +1,8 @@
 //! The pure state machine: all the rules about claiming, settling, and handling ambiguous answers.
 //!
-//! [`step`] takes a state and an input, changes the state, and returns the one action to perform. It does no
-//! I/O, reads no clock and draws no randomness: every input carries the time, and the plan carries the owner.
-//! The driver (`run::driver`) performs the actions and feeds the answers back. Tests can do the same in any
-//! order, on the code that ships.
+//! [`step`] takes a state and an input, changes the state, and returns the one action to perform. It does no I/O, reads
+//! no clock and draws no randomness: every input carries the time, and the plan carries the owner. The driver
+//! (`run::driver`) performs the actions and feeds the answers back. Tests do the same in any order, on the same code.
 //!
 //! ```text
 //! Begin ─▶ Put(T1) ─ applied ───────────────▶ Claimed ── Settle ─▶ Put(T4-6) ─ applied ─▶ Settled
@@ -11,10 +10,9 @@
 //!            └ doubtful ─▶ Read ─ judge the record                   doubtful ─▶ Read ─┘
 //! ```
 //!
-//! While a claim is held, its lease can be extended (T7). If the handler has staged its own writes, the
-//! settlement is a transaction ([`Action::Commit`], T8). If those writes are the handler's only effect, the
-//! handler needs no claim. One transaction stores its writes and the finished record
-//! (a conclusion), and a concurrent duplicate that commits later writes nothing.
+//! While a claim is held, its lease can be extended (T7). If the handler has staged its own writes, the settlement is a
+//! transaction ([`Action::Commit`], T8). If those writes are its only effect, the handler needs no claim: one
+//! transaction stores its writes and the finished record (a conclusion), and a later duplicate writes nothing.
 //!
 //! ```text
 //! Look ─▶ Read ─ key is claimable ────▶ Open ── Settle ─▶ Commit(conclusion) ─ applied ─▶ Settled
@@ -22,16 +20,19 @@
 //!                                                           └ refused ─ judge the record ─▶ Settled │ again
 //! ```
 //!
-//! The finished record can also go into the caller's own transaction. That transaction's lock holds the key, so nobody
-//! else writes the record meanwhile.
+//! The finished record can also go into the caller's own transaction, whose lock holds the key. An operator settles a
+//! record by one put. While idempotency isn't enforced, the handler's writes are committed alone, without a record.
 //!
 //! ```text
 //! Lock ─▶ Read ─ key is claimable ─▶ Open ── Settle ─▶ Put ─ applied ─▶ Commit ─ applied ─▶ Settled
 //!                                                                          └ doubtful ─▶ Read, until the lock is free
+//! Resolve ─▶ Put(rule 10) ─ applied ───────────────▶ Resolved     CommitAlone ─▶ CommitAlone ─ applied ─▶ Settled
+//!              └ refused, doubtful ─▶ judge, Read ─▶ Resolved │ again             └ declined ─▶ Declined │ in doubt
 //! ```
 
 mod acquire;
 mod action;
+mod alone;
 mod commit;
 mod extend;
 mod input;
@@ -46,11 +47,13 @@ mod timeouts;
 
 pub(crate) use action::refusal_for;
 pub use action::{Action, Decline, End, Held, Refusal};
+pub(crate) use alone::first_call_until;
 pub use input::{Event, Fault, Input};
+pub use judge::{NextDelivery, Outlook, outlook};
 pub(crate) use judge::{Recalled, recall};
+pub(crate) use limits::LATE_CALL;
 pub use limits::Limits;
-pub(crate) use limits::{LATE_CALL, SHORTEST_ANSWER, SHORTEST_CALL};
-pub use operator::{NextDelivery, Outlook, is_same_claim, outlook, resolve};
+pub use operator::resolve;
 pub use plan::{Intent, Plan, Rules};
 
 use std::mem;
@@ -96,6 +99,12 @@ enum Phase {
     Settling { held: Held, task: Task },
     /// The settlement's answer was ambiguous; the record is being read.
     LookingForSettlement { held: Held, task: Task },
+    /// An operator's write was sent to the store.
+    Resolving(Box<operator::Resolving>),
+    /// The answer to an operator's write was ambiguous; the record is being read.
+    LookingForResolution(Box<operator::Resolving>),
+    /// The handler's writes were sent without a record, or will be sent again after a pause.
+    Alone(Task),
     /// The machine is done.
     Over,
 }
@@ -200,6 +209,11 @@ fn handle(plan: &Plan, now: Timestamp, phase: Phase, event: Event) -> Next {
         (Phase::LookingForCommit(commit), event) => commit::looking(plan, now, *commit, event),
         (Phase::Settling { held, task }, event) => settle::settling(plan, now, held, task, event),
         (Phase::LookingForSettlement { held, task }, event) => settle::looking(plan, now, held, task, event),
+        (Phase::Fresh, Event::Resolve { seen, intent }) => operator::begin(plan, now, *seen, intent),
+        (Phase::Resolving(it), event) => operator::resolving(plan, now, *it, event),
+        (Phase::LookingForResolution(it), event) => operator::looking(plan, now, *it, event),
+        (Phase::Fresh, Event::CommitAlone) => alone::begin(plan, now),
+        (Phase::Alone(task), event) => alone::committing(plan, now, task, event),
         (phase, _) => Next::Act(phase, Action::Nothing),
     }
 }

@@ -24,8 +24,6 @@ pub(crate) mod driver;
 
 pub(crate) mod response;
 
-pub(crate) mod alone;
-
 pub(crate) mod shadow;
 
 pub(crate) mod unenforced;

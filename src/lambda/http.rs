@@ -341,7 +341,7 @@ where
         Box::pin(async move {
             Ok(match layer.call(inner, request).await? {
                 Answer::Whole(response) => response,
-                // Unreachable: this layer buffers every response whole.
+                // Only a response whose body broke off.
                 Answer::Streamed(response, _) => response.into_response().await,
             })
         })

@@ -178,13 +178,14 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
         // The record disappeared in between: claim again. Never run unclaimed.
         return claim_absent(plan, now, it.goal, it.losses);
     };
-    match judge(&plan.rules, plan.owner, plan.fingerprint, &record, now) {
+    if let (true, Some(lease_until)) = (record.owner == plan.owner, record.lease_until()) {
         // The claim's answer was lost: it's this executor's claim, with the lease and generation in the record.
-        Judgement::Own(lock) => hold(plan, now, it.goal, Held { lock, is_recovered: true }),
+        let lock = record.lock_until(lease_until);
+        return hold(plan, now, it.goal, Held { lock, is_recovered: true });
+    }
+    match judge(&plan.rules, plan.fingerprint, &record, now) {
         Judgement::Replay => replay(plan, it.goal, record),
-        Judgement::Mismatch => give_up(plan, it, Refusal::Mismatch),
-        Judgement::InProgress(until) => give_up(plan, it, Refusal::InProgress(Some(until))),
-        Judgement::OutcomeUnknown => give_up(plan, it, Refusal::OutcomeUnknown),
+        Judgement::Refused(why) => give_up(plan, it, why),
         Judgement::Reclaim | Judgement::TakeOver if is_exhausted => give_up(plan, it, when_exhausted),
         // Don't take over a claim only to record an outcome: the successor may still finish.
         Judgement::TakeOver if it.goal != Goal::Run => {

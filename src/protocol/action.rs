@@ -20,6 +20,9 @@ pub enum Action {
         /// The submission's number. If an action repeats a number, it repeats the request.
         submission: u32,
     },
+    /// Send the handler's own writes alone, under a token derived from the owner. Feed back `Event::Answered`,
+    /// `Event::Declined` or `Event::Failed`.
+    CommitAlone,
     /// Read the record, and feed back `Event::Found` or `Event::Failed`.
     Read,
     /// Wait a little, longer for a higher number, and feed back `Event::Resumed`.
@@ -41,8 +44,11 @@ pub enum Action {
     /// The last attempt at the transaction wasn't applied; [`State::is_in_doubt`](crate::protocol::State::is_in_doubt)
     /// says whether an earlier attempt may still be applied. A claim that was held still is: feed back `Event::Settle`.
     Declined(Decline),
-    /// The settlement ended. The machine is done.
+    /// The settlement, or the operator's write, ended. The machine is done.
     Settled(End),
+    /// The operator's write is applied, and this is its record. `None`: the record has changed since it was seen, and
+    /// nothing was written. The machine is done.
+    Resolved(Option<Record>),
     /// The event isn't expected in this state, so nothing changes.
     Nothing,
 }

@@ -15,7 +15,7 @@ use crate::{
         Next::{self, Act},
         Phase, Plan, Refusal, Running, open, over,
         plan::Task,
-        refusal_for,
+        refusal_for, settle,
         settlement::{self, is_still_held},
     },
     record::Record,
@@ -134,7 +134,7 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
         }
         Event::Failed(Fault {
             kind: kind @ (StoreErrorKind::Unstorable | StoreErrorKind::Corrupt), ..
-        }) => declined(commit, Decline::Store(kind)),
+        }) => failed(plan, now, commit, kind),
         Event::Failed(Fault { kind, .. }) => not_applied(plan, now, commit, kind),
         Event::Resumed => submit_again(plan, now, commit),
         _ => Act(Phase::Committing(Box::new(commit)), Action::Nothing),
@@ -156,8 +156,23 @@ fn not_applied(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind
             if commit.is_doubtful() {
                 return Act(Phase::LookingForCommit(Box::new(commit)), Action::Read);
             }
-            declined(commit, Decline::Store(kind))
+            failed(plan, now, commit, kind)
         }
+    }
+}
+
+/// Handles a definite failure that isn't retried. Without the handler's own writes, there's nothing to decline: the
+/// outcome is stored without its response, or not at all.
+fn failed(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
+    match (commit.basis, settle::omitted(&commit.task.intent)) {
+        (basis, _) if matches!(commit.task.intent, Intent::Commit(_)) => {
+            declined(Commit { basis, ..commit }, Decline::Store(kind))
+        }
+        (Basis::Open(basis), Some(intent)) if kind == StoreErrorKind::Unstorable => {
+            open::conclude(plan, now, basis, Task { intent, ..commit.task })
+        }
+        _ if commit.task.is_in_doubt => over(End::Unresolved(None)),
+        _ => over(End::NotCommitted(refusal_for(kind))),
     }
 }
 

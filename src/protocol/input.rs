@@ -21,11 +21,11 @@ pub struct Input {
 pub enum Event {
     /// Start claiming.
     Begin,
-    /// The store applied or refused an `Action::Put` or an `Action::Commit`.
+    /// The store applied or refused an `Action::Put`, an `Action::Commit` or an `Action::CommitAlone`.
     Answered(PutOutcome),
     /// The store answered an `Action::Read`.
     Found(Option<Record>),
-    /// The store returned an error for an `Action::Put`, an `Action::Commit` or an `Action::Read`.
+    /// The store returned an error for one of these actions or an `Action::Read`.
     Failed(Fault),
     /// An `Action::Pause` is over.
     Resumed,
@@ -38,9 +38,18 @@ pub enum Event {
     Lock,
     /// Extend the held claim's lease to this time.
     Extend(Timestamp),
-    /// The store answered an `Action::Commit`: the record's condition held, but a condition of the
-    /// handler's writes failed. Nothing was written.
+    /// The store answered an `Action::Commit` or an `Action::CommitAlone`: the record's condition held, but a condition of
+    /// the handler's writes failed. Nothing was written.
     Declined,
+    /// An operator settles the record as this intent says.
+    Resolve {
+        /// The version that the operator was shown.
+        seen: Box<Record>,
+        /// The operator's decision.
+        intent: Intent,
+    },
+    /// Commit the handler's own writes without a record.
+    CommitAlone,
 }
 
 /// The facts about a store's error that the rules depend on.

@@ -53,11 +53,11 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, is_inside: bool, event: Event
         // Without a record, nothing can be replayed, and it's too late to run.
         Event::Found(None) if now >= plan.start_by() => refuse(Refusal::NoTimeLeft),
         Event::Found(None) => open(None),
-        Event::Found(Some(record)) => match judge(&plan.rules, plan.owner, plan.fingerprint, &record, now) {
+        Event::Found(Some(record)) => match judge(&plan.rules, plan.fingerprint, &record, now) {
             Judgement::Replay => Act(Phase::Over, Action::Replay(record)),
+            Judgement::Refused(refusal) => refuse(refusal),
             Judgement::Reclaim | Judgement::TakeOver if now >= plan.start_by() => refuse(Refusal::NoTimeLeft),
             Judgement::Reclaim | Judgement::TakeOver => open(Some(record)),
-            judgement => refuse(refusal(judgement)),
         },
         Event::Failed(Fault { kind, .. }) => refuse(refusal_for(kind)),
         _ => Act(Phase::Looking { is_inside }, Action::Nothing),
@@ -108,32 +108,20 @@ pub(super) fn lost(
     otherwise: Option<End>,
 ) -> Next {
     let not_committed = |refusal| over(End::NotCommitted(refusal));
-    let judgement =
-        record.as_ref().map(|record| judge(&plan.rules, plan.owner, plan.fingerprint, record, now));
-    match (judgement, record) {
-        (Some(Judgement::Replay), Some(record)) => over(End::Superseded(record)),
-        (None | Some(Judgement::Reclaim | Judgement::TakeOver), seen) => {
-            if let Some(end) = otherwise {
-                return over(end);
-            }
-            if basis.losses >= MAX_LOSSES {
-                return not_committed(Refusal::InProgress(None));
-            }
-            // The conclusion now depends on another version of the record, so it's another transaction.
-            conclude(plan, now, Basis { seen, submissions: submission.saturating_add(1), ..basis }, task)
-        }
-        (Some(judgement), _) => not_committed(refusal(judgement)),
+    let seen = match record {
+        None => None,
+        Some(record) => match judge(&plan.rules, plan.fingerprint, &record, now) {
+            Judgement::Replay => return over(End::Superseded(record)),
+            Judgement::Refused(refusal) => return not_committed(refusal),
+            Judgement::Reclaim | Judgement::TakeOver => Some(record),
+        },
+    };
+    if let Some(end) = otherwise {
+        return over(end);
     }
-}
-
-fn refusal(judgement: Judgement) -> Refusal {
-    match judgement {
-        Judgement::Mismatch => Refusal::Mismatch,
-        Judgement::InProgress(until) => Refusal::InProgress(Some(until)),
-        // This run made no claim, so another executor has drawn the same owner.
-        Judgement::Own(_) => Refusal::InProgress(None),
-        Judgement::OutcomeUnknown => Refusal::OutcomeUnknown,
-        // Unreachable: both callers handle these judgements first. `InProgress` promises the least.
-        Judgement::Replay | Judgement::Reclaim | Judgement::TakeOver => Refusal::InProgress(None),
+    if basis.losses >= MAX_LOSSES {
+        return not_committed(Refusal::InProgress(None));
     }
+    // The conclusion now depends on another version of the record, so it's another transaction.
+    conclude(plan, now, Basis { seen, submissions: submission.saturating_add(1), ..basis }, task)
 }

@@ -1,98 +1,113 @@
-//! The operator's view and actions (rule 10): the meaning of a record at a given time, and the write that
-//! settles a record in any state.
+//! The operator's writes (rule 10): the put that settles a record in any state, and what follows from its answer.
 
 use std::time::Duration;
 
 use crate::{
-    protocol::{Intent, Rules, judge::Judgement, judge::judge, plan::MIN_LOCK_RETENTION, settlement},
+    protocol::{
+        Action, End, Event, Fault, Intent,
+        Next::{self, Act},
+        Phase, Plan, outlook, over,
+        plan::MIN_LOCK_RETENTION,
+        refusal_for, settlement,
+    },
     record::{Owner, Record, State, Status},
-    store::Put,
+    store::{Put, PutOutcome},
     time::Timestamp,
 };
 
-/// The meaning of a record at a given time; computed, never stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outlook {
-    /// Whether the record is STARTED and its lease ended more than the skew margin ago.
-    pub is_stale: bool,
-    /// Whether the record expired more than the skew margin ago.
-    pub is_expired: bool,
-    /// The result of the next delivery of the same request.
-    pub next: NextDelivery,
+/// How many times an operator's write is repeated because the running claim's lease was extended. The extensions of one
+/// lease are seconds apart, so a write rarely meets more than one.
+const MAX_EXTENSIONS: u8 = 5;
+/// How many ambiguous answers to one put lead to a read. After the last, the put isn't sent again.
+const MAX_DOUBTS: u8 = 2;
+
+/// An operator's write on its way to the store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Resolving {
+    /// The version that the operator was shown, or the same claim with a longer lease.
+    seen: Record,
+    intent: Intent,
+    put: Put,
+    /// How many times the lease was extended between a look at the record and the write.
+    extensions: u8,
+    /// How often this put got an ambiguous answer.
+    doubts: u8,
+    /// Whether this put, or an earlier one, got an ambiguous answer. An earlier one may still be applied, although the
+    /// lease was extended: an interruption (T9) may restore the lease that it replaces.
+    is_in_doubt: bool,
 }
 
-/// The result of another delivery of the request that a record belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextDelivery {
-    /// The delivery is answered with the record's outcome.
-    Replayed,
-    /// The delivery is refused, since a claim is live. The key becomes claimable at this time.
-    InProgress(Timestamp),
-    /// The delivery is refused, since an earlier claim ended without an outcome, and that claim or the delivery's
-    /// function allows only one run.
-    OutcomeUnknown,
-    /// The delivery takes the stale claim over and runs, so the earlier handler's effects may happen again.
-    TakesOver,
-    /// The delivery claims the key as a new operation or attempt, and runs.
-    ClaimsAnew,
+/// Sends the put for `seen`.
+pub(super) fn begin(plan: &Plan, now: Timestamp, seen: Record, intent: Intent) -> Next {
+    let put = resolve(&seen, plan.owner, intent.clone(), plan.rules.retention, now);
+    submit(Resolving { seen, intent, put, extensions: 0, doubts: 0, is_in_doubt: false })
 }
 
-/// Returns the meaning of `record` at `now`, by the rules of its function.
-///
-/// ```
-/// use std::time::Duration;
-/// use lambda_idempotency::settings::Execution;
-/// use lambda_idempotency::Fingerprint;
-/// use lambda_idempotency::store::{Generation, Owner, Record, State};
-/// use lambda_idempotency::time::Timestamp;
-/// use lambda_idempotency::protocol::{NextDelivery, Rules, outlook};
-///
-/// let (skew_margin, retention) = (Duration::from_secs(2), Duration::from_secs(24 * 60 * 60));
-/// let rules = Rules { skew_margin, retention, execution: Execution::AtMostOnce };
-/// let lease_until = Timestamp::from_secs(1_795_000_060);
-/// let record = Record {
-///     owner: Owner::from_bytes([7; 16]),
-///     generation: Generation::new(1_795_000_000_000),
-///     attempt: 1,
-///     fingerprint: Fingerprint::of_bytes(b"the request"),
-///     lock_acquired_at: Timestamp::from_secs(1_795_000_000),
-///     execution: Execution::AtMostOnce,
-///     expires_at: None,
-///     interrupted: false,
-///     request_id: None,
-///     trace: None,
-///     state: State::Started { lease_until },
-/// };
-/// let next = |secs| outlook(&rules, &record, Timestamp::from_secs(secs)).next;
-/// assert_eq!(next(1_795_000_061), NextDelivery::InProgress(rules.claimable_at(lease_until)));
-/// assert_eq!(next(1_795_000_063), NextDelivery::OutcomeUnknown);
-/// ```
-pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
-    // Judge for another owner: the record's own owner would treat the record as its own claim.
-    let other = Owner::from_bytes(record.owner.as_bytes().map(|byte| !byte));
-    let next = match judge(rules, other, record.fingerprint, record, now) {
-        Judgement::Replay => NextDelivery::Replayed,
-        Judgement::InProgress(until) => NextDelivery::InProgress(until),
-        Judgement::OutcomeUnknown => NextDelivery::OutcomeUnknown,
-        Judgement::TakeOver => NextDelivery::TakesOver,
-        // `Own` and `Mismatch` can't happen: the judgement was for another owner and the same fingerprint.
-        Judgement::Reclaim | Judgement::Own(_) | Judgement::Mismatch => NextDelivery::ClaimsAnew,
-    };
-    Outlook {
-        is_stale: record.lease_until().is_some_and(|lease_until| rules.have_passed(lease_until, now)),
-        is_expired: record.expires_at.is_some_and(|expires_at| rules.have_passed(expires_at, now)),
-        next,
+/// Sends the same put as before. It can't be applied twice.
+fn submit(it: Resolving) -> Next {
+    let put = it.put.clone();
+    Act(Phase::Resolving(Box::new(it)), Action::Put(put))
+}
+
+pub(super) fn resolving(plan: &Plan, now: Timestamp, it: Resolving, event: Event) -> Next {
+    match event {
+        Event::Answered(PutOutcome::Applied) => resolved(Some(it.put.into_record())),
+        Event::Answered(PutOutcome::Refused(record)) => examine(plan, now, it, record),
+        Event::Failed(Fault { maybe_applied: true, .. }) => {
+            let it = Resolving { doubts: it.doubts + 1, is_in_doubt: true, ..it };
+            Act(Phase::LookingForResolution(Box::new(it)), Action::Read)
+        }
+        Event::Failed(Fault { kind, .. }) if !it.is_in_doubt => over(End::Unrecorded(refusal_for(kind))),
+        // An earlier attempt may still be applied.
+        Event::Failed(_) => over(End::Unresolved(None)),
+        _ => Act(Phase::Resolving(Box::new(it)), Action::Nothing),
     }
 }
 
-/// Whether `record` is still the STARTED claim that was `seen`, except that its lease may have been extended.
-///
-/// If so, an operator's decision about `seen` also applies to `record`. If an extended lease counted as a change, no
-/// operator could settle a claim whose lease is extended every few seconds.
-pub fn is_same_claim(seen: &Record, record: &Record) -> bool {
-    let claim_of =
-        |record: &Record| (record.status() == Status::Started).then_some((record.owner, record.generation));
-    claim_of(seen).is_some() && claim_of(seen) == claim_of(record)
+pub(super) fn looking(plan: &Plan, now: Timestamp, it: Resolving, event: Event) -> Next {
+    match event {
+        Event::Found(Some(record)) if record.has_version_of(&it.seen) => match it.doubts < MAX_DOUBTS {
+            true => submit(it),
+            false => over(End::Unresolved(None)),
+        },
+        Event::Found(record) => examine(plan, now, it, record),
+        Event::Failed(_) => over(End::Unresolved(None)),
+        _ => Act(Phase::LookingForResolution(Box::new(it)), Action::Nothing),
+    }
+}
+
+/// Decides from the current record how to continue, after the put was refused or its answer was ambiguous.
+fn examine(plan: &Plan, now: Timestamp, it: Resolving, record: Option<Record>) -> Next {
+    match record {
+        Some(record) if record.owner == plan.owner => resolved(Some(record)),
+        // The decision about a claim also applies after an extension of its lease. If an extension counted as a change, no
+        // operator could settle a claim whose lease is extended every few seconds.
+        Some(record) if it.extensions < MAX_EXTENSIONS && is_same_claim(plan, now, &it.seen, &record) => {
+            let put = resolve(&record, plan.owner, it.intent.clone(), plan.rules.retention, now);
+            submit(Resolving { seen: record, put, extensions: it.extensions + 1, doubts: 0, ..it })
+        }
+        _ if !it.is_in_doubt => resolved(None),
+        // Every operator's write sets a new owner and generation. So if the claim was settled under those of the version
+        // that was seen, no attempt was applied, and none can be.
+        Some(record) if record.is_claim_of(&it.seen) && record.status() != Status::Started => resolved(None),
+        // An attempt may have been applied, and its record replaced or removed since.
+        _ => over(End::Unresolved(None)),
+    }
+}
+
+fn resolved(record: Option<Record>) -> Next {
+    Act(Phase::Over, Action::Resolved(record))
+}
+
+/// Whether `record` is still the STARTED claim that was `seen`, except that its lease may have been extended. A claim that
+/// was stale and is live again isn't the same: a decision about a stale claim isn't one about a handler that runs.
+fn is_same_claim(plan: &Plan, now: Timestamp, seen: &Record, record: &Record) -> bool {
+    let is_started = |record: &Record| record.status() == Status::Started;
+    let is_stale = |record: &Record| outlook(&plan.rules, record, now).is_stale;
+    is_started(seen)
+        && is_started(record)
+        && record.is_claim_of(seen)
+        && (is_stale(record) || !is_stale(seen))
 }
 
 /// Returns an operator's put on `record`, the version that the operator was shown.
@@ -123,7 +138,8 @@ mod tests {
     use crate::{
         fingerprint::Fingerprint,
         outcome::Outcome,
-        record::{Generation, State},
+        protocol::{NextDelivery, Outlook, Rules, outlook},
+        record::Generation,
         settings::Execution,
     };
 

@@ -90,7 +90,7 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
 }
 
 /// Returns the same intent without its response, or `None` if it has no response.
-fn omitted(intent: &Intent) -> Option<Intent> {
+pub(super) fn omitted(intent: &Intent) -> Option<Intent> {
     match intent {
         Intent::Complete(Outcome::Retained(_)) => Some(Intent::Complete(Outcome::Omitted)),
         Intent::Commit(Outcome::Retained(_)) => Some(Intent::Commit(Outcome::Omitted)),

@@ -1,8 +1,10 @@
 //! All the rules, as tables of the machine's action in each state.
 
+mod alone;
 mod commit;
 mod inside;
 mod open;
+mod operator;
 mod settle;
 mod transactions;
 

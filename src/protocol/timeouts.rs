@@ -6,6 +6,7 @@ use crate::{
     protocol::{
         Phase, Refusal, State,
         acquire::{Claiming, Goal},
+        alone,
         commit::Basis,
         limits::{LATE_CALL, SHORTEST_CALL},
         plan::Task,
@@ -39,6 +40,9 @@ impl State {
                 let left = now.until(running.held.lock.lease_until);
                 return Some(now.saturating_add((left / 4).max(SHORTEST_CALL)));
             }
+            Phase::Alone(task) => return Some(alone::call_until(*limits, now, task)),
+            // A person waits for an operator's write, for as long as the store takes.
+            Phase::Resolving(_) | Phase::LookingForResolution(_) => return None,
             Phase::Held(_) | Phase::Open(_) | Phase::Over => return None,
         };
         let until = self.settling_until(now, task)?;

@@ -10,7 +10,7 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     observe,
-    protocol::{Action, End, Event, Held, Limits, Refusal, State},
+    protocol::{Action, End, Event, Held, Limits, State},
     record::{Owner, Status},
     run::{
         driver::{Declined, Driver, Ending, Way},
@@ -210,17 +210,18 @@ impl Claim {
 
     /// Settles the claim. Reports and returns how that ended.
     pub(super) async fn settle(&mut self, verdict: Verdict) -> Ending {
-        match self.settle_with(verdict, None).await {
-            Ok(ending) => ending,
-            // Unreachable: only a transaction is declined.
-            Err(Declined { store_error, .. }) => {
-                Ending { end: End::Unrecorded(Refusal::Unavailable), store_error, applied: None }
-            }
+        if let Some(right) = &mut self.unenforced {
+            return right.settle(verdict).await;
         }
+        let status = verdict.status();
+        let key = self.handle.key();
+        let requests = self.driver.to_store(None);
+        let ending = self.driver.settle(key, &mut self.state, verdict, &requests, self.is_copied).await;
+        self.report(&ending, status);
+        ending
     }
 
-    /// Settles the claim, together with the handler's own `writes` if there are any (T8). Reports and returns how that
-    /// ended.
+    /// Settles the claim together with the handler's own `writes` (T8). Reports and returns how that ended.
     ///
     /// # Errors
     ///
@@ -228,15 +229,14 @@ impl Claim {
     pub(super) async fn settle_with(
         &mut self,
         verdict: Verdict,
-        writes: Option<&OwnWrites>,
+        writes: &OwnWrites,
     ) -> Result<Ending, Declined> {
         if let Some(right) = &mut self.unenforced {
             return right.settle_with(verdict, writes).await;
         }
         let status = verdict.status();
         let key = self.handle.key();
-        let requests = self.driver.to_store(writes);
-        let ending = self.driver.settle(key, &mut self.state, verdict, &requests, self.is_copied).await?;
+        let ending = self.driver.commit(key, &mut self.state, verdict, writes, self.is_copied).await?;
         self.report(&ending, status);
         Ok(ending)
     }

@@ -11,7 +11,7 @@ use crate::{
     run::{
         claim::{Claim, Settled},
         driver::Declined,
-        refusal::{alone_in_doubt, declined, fenced, not_concluded},
+        refusal::{alone_in_doubt, concluded, declined, fenced},
         response::Verdict,
         staging::NO_TRANSACTIONS,
     },
@@ -154,15 +154,8 @@ impl Claim {
             return Err(NotCommitted { error, claim: Some(Box::new(self)), details: None });
         }
         let verdict = Verdict::complete(response);
-        let ending = match self.settle_with(verdict, Some(&writes)).await {
+        let ending = match self.settle_with(verdict, &writes).await {
             Ok(ending) => ending,
-            // Nothing fences the writes in doubt of a claim that holds nothing.
-            Err(Declined { store_error, is_in_doubt: true, .. }) if self.is_unenforced() => {
-                let error = alone_in_doubt(self.key(), store_error);
-                observe::not_committed(self.key(), &error, false);
-                let _ = self.settle(Verdict::Interrupted).await;
-                return Err(error.into());
-            }
             Err(Declined { why, details, store_error, is_in_doubt }) => {
                 let error = declined(self.key(), why, store_error, is_in_doubt);
                 observe::not_committed(self.key(), &error, is_in_doubt);
@@ -175,14 +168,16 @@ impl Claim {
         };
         let (key, driver) = (self.key(), self.driver());
         match ending.end {
-            End::Recorded => Ok(Settled::Recorded),
-            End::Superseded(record) => {
-                let until = self.limits().answer_by;
-                let outcome = driver.successors_outcome(key, &record, ErrorKind::Fenced, until).await?;
-                Ok(Settled::Superseded(outcome))
-            }
+            End::Unresolved(_) if self.is_unenforced() => Err(alone_in_doubt(key, ending.store_error).into()),
             End::Fenced(_) => Err(fenced(key, ending.store_error).into()),
-            end => Err(not_concluded(key, &end, ending.store_error, driver.now()).into()),
+            end => match concluded(key, end, ending.store_error, driver.now())? {
+                None => Ok(Settled::Recorded),
+                Some(record) => {
+                    let until = self.limits().answer_by;
+                    let outcome = driver.successors_outcome(key, &record, ErrorKind::Fenced, until).await?;
+                    Ok(Settled::Superseded(outcome))
+                }
+            },
         }
     }
 }

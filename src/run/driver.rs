@@ -14,14 +14,13 @@ use crate::{
     future::BoxFuture,
     invocation::Invocation,
     key::StoredKey,
-    protocol::{
-        Action, Decline, End, Event, Fault, Held, Input, Limits, Plan, Refusal, Rules, State, refusal_for,
-        step,
-    },
+    protocol::{Action, Decline, End, Event, Fault, Held, Input, Limits, Plan, Refusal, Rules, State, step},
     record::{Owner, Record},
     run::{brake::Brake, cache::LocalCache, refusal::Refused, staging::NO_TRANSACTIONS},
     settings::Settings,
-    store::{Cipher, CommitOutcome, OwnWrites, Put, PutOutcome, Store, StoreError, StoreErrorKind},
+    store::{
+        Cipher, CommitOutcome, OwnWrites, Put, PutOutcome, Store, StoreError, StoreErrorKind, Transactions,
+    },
     time::{Clock, LaterClock, Timestamp},
 };
 
@@ -85,6 +84,16 @@ pub(crate) trait Requests: Sync {
         submission: u32,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>>;
 
+    /// Sends the handler's own writes without a record, under a token derived from `owner`.
+    fn commit_alone<'a>(
+        &'a self,
+        _: &'a StoredKey,
+        _: Owner,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        let error = StoreError::new(StoreErrorKind::Rejected, "these requests can't commit writes alone");
+        Box::pin(std::future::ready(Err(error)))
+    }
+
     /// Whether a success is committed: with the handler's own writes, or by the end of the caller's transaction.
     fn commits(&self) -> bool;
 }
@@ -100,17 +109,17 @@ pub(crate) trait Inside: Requests + Send {
 }
 
 /// Requests to a store, with the handler's own writes if there are any.
-pub(super) struct ToStore<'a> {
+pub(crate) struct ToStore<'a> {
     store: &'a dyn Store,
     writes: Option<&'a OwnWrites>,
 }
 
 /// The result of driving the machine.
-pub(super) struct Driven {
+pub(crate) struct Driven {
     /// The machine's last action.
-    pub(super) action: Action,
+    pub(crate) action: Action,
     /// The store's last error, if a request failed.
-    pub(super) store_error: Option<StoreError>,
+    pub(crate) store_error: Option<StoreError>,
     /// The record of the last answered put, if it was applied.
     applied: Option<Record>,
     /// The store's details about a failed condition of the handler's writes.
@@ -131,8 +140,6 @@ pub(super) enum Opened {
 pub(super) struct Ending {
     pub(super) end: End,
     pub(super) store_error: Option<StoreError>,
-    /// The record that stores the outcome, if a put of this run stored it.
-    pub(super) applied: Option<Record>,
 }
 
 /// A transaction whose last attempt wasn't applied. If there's a claim, the machine still holds it.
@@ -190,7 +197,7 @@ impl Driver {
     }
 
     /// Returns the machine for one operation.
-    pub(super) fn machine(
+    pub(crate) fn machine(
         &self,
         owner: Owner,
         fingerprint: Fingerprint,
@@ -208,13 +215,13 @@ impl Driver {
     }
 
     /// Returns a [`ToStore`], which sends requests to this driver's store.
-    pub(super) fn to_store<'a>(&'a self, writes: Option<&'a OwnWrites>) -> ToStore<'a> {
+    pub(crate) fn to_store<'a>(&'a self, writes: Option<&'a OwnWrites>) -> ToStore<'a> {
         ToStore { store: &**self.store(), writes }
     }
 
     /// Performs the machine's actions, and returns the first one that isn't a request or a pause, such as
     /// [`Action::Claimed`] or [`Action::Settled`].
-    pub(super) async fn drive(
+    pub(crate) async fn drive(
         &self,
         key: &StoredKey,
         state: &mut State,
@@ -241,17 +248,15 @@ impl Driver {
                     Err(error) => failed(error, &mut store_error),
                 },
                 Action::Commit { put, submission } => {
-                    match self.in_time(now, until, requests.commit(key, &put, submission)).await {
-                        Ok(CommitOutcome::Answered(written)) => {
-                            applied = (written == PutOutcome::Applied).then(|| put.into_record());
-                            Event::Answered(written)
-                        }
-                        Ok(CommitOutcome::Declined(why)) => {
-                            details = Some(why);
-                            Event::Declined
-                        }
-                        Err(error) => failed(error, &mut store_error),
-                    }
+                    let answer = self.in_time(now, until, requests.commit(key, &put, submission)).await;
+                    let event = committed(answer, &mut details, &mut store_error);
+                    let is_applied = event == Event::Answered(PutOutcome::Applied);
+                    applied = is_applied.then(|| put.into_record());
+                    event
+                }
+                Action::CommitAlone => {
+                    let call = requests.commit_alone(key, state.plan().owner);
+                    committed(self.in_time(now, until, call).await, &mut details, &mut store_error)
                 }
                 Action::Read => match self.in_time(now, until, requests.read(key)).await {
                     Ok(record) => Event::Found(record),
@@ -284,15 +289,8 @@ impl Driver {
         event: Event,
         requests: &dyn Requests,
     ) -> Result<Opened, Refused> {
-        let driven = self.drive(key, state, event, requests).await;
-        let refusal = match driven.action {
-            Action::Claimed(held) => return Ok(Opened::Claimed(held)),
-            Action::Open => return Ok(Opened::Open),
-            Action::Replay(record) => return Ok(Opened::Recorded(Box::new(record))),
-            Action::Refused(refusal) => refusal,
-            _ => Refusal::Unavailable,
-        };
-        Err(Refused::of(key, refusal, driven.store_error, state, self.now()))
+        let (opened, store_error) = self.drive(key, state, event, requests).await.opened();
+        opened.map_err(|refusal| Refused::of(key, refusal, store_error, state, self.now()))
     }
 
     /// Awaits `call` until the time `until`. After that, it drops the call and returns an ambiguous error.
@@ -307,28 +305,42 @@ impl Driver {
 }
 
 impl Driven {
-    /// Returns how the settlement ended. `state` is the machine that was driven.
+    /// Returns how a transaction ended. `state` is the machine that was driven.
     ///
     /// # Errors
     ///
     /// The transaction's last attempt wasn't applied.
-    pub(super) fn settled(self, state: &State) -> Result<Ending, Declined> {
-        let Self { action, store_error, applied, details } = self;
-        match action {
-            Action::Settled(end) => {
-                let applied = applied.filter(|_| matches!(end, End::Recorded));
-                Ok(Ending { end, store_error, applied })
-            }
-            Action::Declined(why) => {
-                Err(Declined { why, details, store_error, is_in_doubt: state.is_in_doubt() })
-            }
-            // Unreachable: a machine that gets `Event::Settle` ends with `Settled` or `Declined`.
-            _ => Ok(Ending {
-                end: End::Unrecorded(refusal_for(StoreErrorKind::Unavailable)),
-                store_error,
-                applied: None,
-            }),
-        }
+    pub(super) fn committed(self, state: &State) -> Result<Ending, Declined> {
+        let Action::Declined(why) = self.action else { return Ok(self.settled()) };
+        let Self { details, store_error, .. } = self;
+        Err(Declined { why, details, store_error, is_in_doubt: state.is_in_doubt() })
+    }
+
+    /// Returns how a settlement without the handler's own writes ended.
+    pub(super) fn settled(self) -> Ending {
+        let end = match self.action {
+            Action::Settled(end) => end,
+            // The machine held nothing to settle, so it sent nothing.
+            _ => End::NotCommitted(Refusal::Unavailable),
+        };
+        Ending { end, store_error: self.store_error }
+    }
+
+    /// The record that stores the outcome, if a put of this run stored it.
+    pub(super) fn recorded(&self) -> Option<&Record> {
+        self.applied.as_ref().filter(|_| self.action == Action::Settled(End::Recorded))
+    }
+
+    /// Returns whether the handler may run, and the store's last error.
+    pub(super) fn opened(self) -> (Result<Opened, Refusal>, Option<StoreError>) {
+        let opened = match self.action {
+            Action::Claimed(held) => Ok(Opened::Claimed(held)),
+            Action::Open => Ok(Opened::Open),
+            Action::Replay(record) => Ok(Opened::Recorded(Box::new(record))),
+            Action::Refused(refusal) => Err(refusal),
+            _ => Err(Refusal::Unavailable),
+        };
+        (opened, self.store_error)
     }
 }
 
@@ -348,11 +360,7 @@ impl Requests for ToStore<'_> {
         submission: u32,
     ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         Box::pin(async move {
-            let rejected = |why: &'static str| Err(StoreError::new(StoreErrorKind::Rejected, why));
-            let Some(transactions) = self.store.transactions() else {
-                return rejected(NO_TRANSACTIONS);
-            };
-            let Some(writes) = self.writes else { return rejected("the transaction has no writes") };
+            let (transactions, writes) = self.transaction()?;
             let Record { owner, generation, .. } = put.record();
             let token =
                 key.derive(&format!("transaction {submission} of {owner} in generation {generation}"));
@@ -360,8 +368,29 @@ impl Requests for ToStore<'_> {
         })
     }
 
+    fn commit_alone<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        owner: Owner,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        Box::pin(async move {
+            let (transactions, writes) = self.transaction()?;
+            let token = key.derive(&format!("writes of {owner} without a record"));
+            transactions.commit_alone(writes, &token).await
+        })
+    }
+
     fn commits(&self) -> bool {
         self.writes.is_some()
+    }
+}
+
+impl ToStore<'_> {
+    fn transaction(&self) -> Result<(&dyn Transactions, &OwnWrites), StoreError> {
+        let rejected = |why: &'static str| StoreError::new(StoreErrorKind::Rejected, why);
+        let transactions = self.store.transactions().ok_or_else(|| rejected(NO_TRANSACTIONS))?;
+        let writes = self.writes.ok_or_else(|| rejected("the transaction has no writes"))?;
+        Ok((transactions, writes))
     }
 }
 
@@ -410,6 +439,21 @@ fn is_answer(event: &Event) -> bool {
         Event::Answered(_) | Event::Declined | Event::Found(_) => true,
         Event::Failed(fault) => !matches!(fault.kind, StoreErrorKind::Unavailable | StoreErrorKind::Rejected),
         _ => false,
+    }
+}
+
+fn committed(
+    answer: Result<CommitOutcome, StoreError>,
+    details: &mut Option<Box<dyn Any + Send + Sync>>,
+    last_error: &mut Option<StoreError>,
+) -> Event {
+    match answer {
+        Ok(CommitOutcome::Answered(written)) => Event::Answered(written),
+        Ok(CommitOutcome::Declined(why)) => {
+            *details = Some(why);
+            Event::Declined
+        }
+        Err(error) => failed(error, last_error),
     }
 }
 

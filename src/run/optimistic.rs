@@ -9,12 +9,13 @@ use crate::{
     key::StoredKey,
     observe,
     protocol::{End, Event, Limits, State},
+    record::Record,
     run::{
         begin::replayed,
         claim::Begun,
         context::refuse_within_itself,
         driver::{Declined, Driver, Ending, Inside, Opened, Requests},
-        refusal::{Refused, not_committed, not_concluded},
+        refusal::{Refused, concluded, not_committed},
         response::Verdict,
         unenforced::end,
     },
@@ -131,16 +132,36 @@ impl<'t> Optimistic<'t> {
         }
     }
 
-    /// Returns the error for a run whose outcome isn't stored. `cause` is the store's last error.
-    pub(super) fn not_concluded(&self, end: &End, cause: Option<StoreError>) -> Error {
-        match (self.inside, end, cause) {
-            (Some(inside), End::NotCommitted(_), Some(_)) if inside.has_ended() => ended_early(&self.key),
-            (Some(_), End::NotCommitted(_), Some(cause)) => not_committed(&self.key, cause),
-            (_, _, cause) => not_concluded(&self.key, end, cause, self.driver.now()),
+    /// As [`concluded`]. `cause` is the store's last error.
+    pub(super) fn concluded(&self, end: End, cause: Option<StoreError>) -> Result<Option<Record>, Error> {
+        match (self.inside, &end, cause) {
+            (Some(inside), End::NotCommitted(_), Some(_)) if inside.has_ended() => {
+                Err(ended_early(&self.key))
+            }
+            (Some(_), End::NotCommitted(_), Some(cause)) => Err(not_committed(&self.key, cause)),
+            (_, _, cause) => concluded(&self.key, end, cause, self.driver.now()),
         }
     }
 
-    /// Settles as `verdict` says, together with `writes` if there are any. Reports and returns how that ended.
+    /// Settles as `verdict` says. Reports and returns how that ended.
+    pub(super) async fn settle(&mut self, verdict: Verdict) -> Ending {
+        // After `begin_in`, the caller commits the outcome.
+        let is_put = !verdict.is_without_outcome() && self.inside.is_none_or(|it| it.commits());
+        let to_store = self.driver.to_store(None);
+        let requests: &dyn Requests = match self.inside {
+            Some(inside) if inside.commits() && !verdict.is_success() => {
+                self.roll_back().await;
+                return Ending { end: End::Recorded, store_error: None };
+            }
+            Some(inside) => inside,
+            None => &to_store,
+        };
+        let ending = self.driver.settle(&self.key, &mut self.state, verdict, requests, self.is_copied).await;
+        self.report(&ending, is_put);
+        ending
+    }
+
+    /// Settles together with `writes`. Reports and returns how that ended.
     ///
     /// # Errors
     ///
@@ -148,21 +169,14 @@ impl<'t> Optimistic<'t> {
     pub(super) async fn settle_with(
         &mut self,
         verdict: Verdict,
-        writes: Option<&OwnWrites>,
+        writes: &OwnWrites,
     ) -> Result<Ending, Declined> {
-        // After `begin_in`, the caller commits the outcome.
-        let is_put = !verdict.is_without_outcome() && self.inside.is_none_or(|it| it.commits());
-        let to_store = self.driver.to_store(writes);
-        let requests: &dyn Requests = match self.inside {
-            Some(inside) if inside.commits() && !verdict.is_success() => {
-                self.roll_back().await;
-                return Ok(Ending { end: End::Recorded, store_error: None, applied: None });
-            }
-            Some(inside) => inside,
-            None => &to_store,
-        };
-        let ending =
-            self.driver.settle(&self.key, &mut self.state, verdict, requests, self.is_copied).await?;
+        let ending = self.driver.commit(&self.key, &mut self.state, verdict, writes, self.is_copied).await?;
+        self.report(&ending, true);
+        Ok(ending)
+    }
+
+    fn report(&self, ending: &Ending, is_put: bool) {
         match &ending.end {
             End::Recorded if is_put => observe::concluded(&self.key),
             End::Superseded(_) => observe::outrun(&self.key),
@@ -171,7 +185,6 @@ impl<'t> Optimistic<'t> {
             }
             End::Recorded | End::Fenced(_) | End::Unrecorded(_) | End::NotCommitted(_) => {}
         }
-        Ok(ending)
     }
 }
 

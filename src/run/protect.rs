@@ -25,11 +25,11 @@ use crate::{
         response::Verdict,
         right::Right,
         staging::{AnyAnswer, OnDeclined, Staging},
-        watch::{CutOff, Ended, watch},
+        watch::{Ended, caught},
     },
     settings::Execution,
     store::OwnWrites,
-    time::{Clock, Timestamp},
+    time::Timestamp,
 };
 
 /// One delivery of one operation.
@@ -157,7 +157,7 @@ where
             let running = Box::pin(within(context, async {
                 judged(driver, &key, &mut judge, handler().await, &refusals).1
             }));
-            return unclaimed(driver.clock(), running).await.map(Protected::RanUnrecorded);
+            return caught(running).await.map(Protected::RanUnrecorded).map_err(Stopped::Panicked);
         }
     };
     let refusals = context.refusals.clone();
@@ -191,7 +191,7 @@ where
             (Ended::Panicked(payload), _) => {
                 observe::panicked(&key, right.generation());
                 // The caller gets the panic, however the settlement ends.
-                let _ = right.settle_with(panic_verdict(driver, &key, &refusals), None).await;
+                let _ = right.settle(panic_verdict(driver, &key, &refusals)).await;
                 return Err(Stopped::Panicked(payload));
             }
             (Ended::CutOff, _) => {
@@ -210,14 +210,10 @@ where
             Finished::NotCommitted(declined_by) => declined_by,
         };
         let Declined { why, details, store_error, is_in_doubt } = declined_by;
-        let error = match right {
-            // No settlement fences the attempt that's in doubt.
-            Right::Unenforced(_) if is_in_doubt => alone_in_doubt(&key, store_error),
-            // The caller gets this error only if the next settlement has fenced every attempt at the transaction. So
-            // the error never says that the transaction is in doubt.
-            _ => declined(&key, why, store_error, false),
-        };
-        observe::not_committed(&key, &error, is_in_doubt && !matches!(right, Right::Unenforced(_)));
+        // The caller gets this error only if the next settlement has fenced every attempt at the transaction. So the error
+        // never says that the transaction is in doubt.
+        let error = declined(&key, why, store_error, false);
+        observe::not_committed(&key, &error, is_in_doubt);
         let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
         else {
             let given_up = Box::pin(give_up(driver, right, &refusals, NOT_APPLIED, error));
@@ -293,27 +289,20 @@ async fn give_up(
     // caller should retry. Under at-most-once, the failure is recorded anyway, since the handler has run.
     let passes = error.kind() == ErrorKind::Unavailable;
     let verdict = match (&right, driver.settings.execution) {
-        (Right::Unenforced(_), _) if passes || error.kind() == ErrorKind::Unrecorded => Verdict::Interrupted,
+        (Right::Unenforced(_), _) if passes => Verdict::Interrupted,
         (_, Execution::AtLeastOnce) if passes => Verdict::Release,
         _ => failure(driver, right.key(), refusals, "Declined", message),
     };
-    let settled = right.settle_with(verdict, None).await;
+    let Ending { end, store_error } = right.settle(verdict).await;
     let (key, answer_by) = (right.key(), right.limits().answer_by);
-    match settled {
+    match end {
         // The record has a successor's outcome, or the outcome of an earlier attempt of the same transaction
         // that was applied after all.
-        Ok(Ending { end: End::Superseded(record), .. }) => {
+        End::Superseded(record) => {
             Ok(driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await?)
         }
         // No settlement is known to be stored, so nothing fences an earlier attempt that may still be on its way.
-        Ok(Ending { end: End::Unresolved(until), store_error, .. }) => {
-            Err(unresolved(key, until, store_error, driver.now()).into())
-        }
-        // Without a claim, storing the failure failed too.
-        Err(Declined { is_in_doubt: true, store_error, .. }) => {
-            observe::unresolved(key, store_error.as_ref().map(|error| error as _));
-            Err(unresolved(key, None, store_error, driver.now()).into())
-        }
+        End::Unresolved(until) => Err(unresolved(key, until, store_error, driver.now()).into()),
         _ => Err(error.into()),
     }
 }
@@ -397,36 +386,6 @@ where
     }
 }
 
-/// Runs a handler without a claim, to its end.
-///
-/// # Errors
-///
-/// The handler's panic.
-pub(crate) async fn unclaimed<T>(clock: &dyn Clock, running: impl Future<Output = T>) -> Result<T, Stopped> {
-    match watch(running, clock, &CutOff::at(None), None).await {
-        Ended::Returned(value) => Ok(value),
-        Ended::Panicked(payload) => Err(Stopped::Panicked(payload)),
-        // Unreachable: there's no limit.
-        Ended::CutOff | Ended::NotBegun => {
-            Err(Error::new(ErrorKind::Unavailable, "the handler was stopped").into())
-        }
-    }
-}
-
-/// Polls `running` until it's done, but not after the time `at`. Returns `None` if it isn't done by then.
-#[cfg(feature = "events")]
-pub(crate) async fn until<T>(
-    clock: &dyn Clock,
-    at: Option<Timestamp>,
-    running: impl Future<Output = T>,
-) -> Option<T> {
-    match watch(running, clock, &CutOff::at(at), None).await {
-        Ended::Returned(value) => Some(value),
-        Ended::Panicked(payload) => resume_unwind(payload),
-        Ended::CutOff | Ended::NotBegun => None,
-    }
-}
-
 /// Settles as the verdict says. If the verdict is a success, the writes that the handler staged are committed too.
 pub(super) async fn finish(
     driver: &Driver,
@@ -439,26 +398,33 @@ pub(super) async fn finish(
     // If the handler ran under a claim and has no transaction, its effects have happened, whether or not the record is
     // written.
     let has_happened = writes.is_none() && matches!(right, Right::Claim(_));
-    let ending = match right.settle_with(verdict, writes).await {
-        Ok(ending) => ending,
-        Err(declined) => return Ok(Finished::NotCommitted(declined)),
+    let is_unenforced = matches!(right, Right::Unenforced(_));
+    let ending = match writes {
+        None => right.settle(verdict).await,
+        Some(writes) => match right.settle_with(verdict, writes).await {
+            Ok(ending) => ending,
+            Err(declined) => return Ok(Finished::NotCommitted(declined)),
+        },
     };
     let (key, answer_by) = (right.key(), right.limits().answer_by);
     match ending.end {
+        // No settlement fences these writes.
+        End::Unresolved(_) if is_unenforced => Err(alone_in_doubt(key, ending.store_error)),
+        End::Recorded if is_unenforced => Ok(Finished::RanUnrecorded),
         // A release records no outcome, so the handler's own answer is the only one. The exception: the handler's
         // declined transaction was applied after all, or may still be applied.
-        _ if matches!(right, Right::Unenforced(_)) => Ok(Finished::RanUnrecorded),
         ref end if is_released && !matches!(end, End::Superseded(_) | End::Unresolved(_)) => {
             Ok(Finished::Ran)
         }
-        End::Recorded => Ok(Finished::Ran),
         // The effects have happened, and an error would guarantee a second run.
         End::Unrecorded(_) | End::NotCommitted(_) if has_happened => Ok(Finished::RanUnrecorded),
-        End::Superseded(record) => {
-            let outcome = driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
-            outcome.map(Finished::Replayed)
-        }
-        end => Err(right.not_concluded(driver, &end, ending.store_error)),
+        end => match right.concluded(driver, end, ending.store_error)? {
+            None => Ok(Finished::Ran),
+            Some(record) => {
+                let outcome = driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
+                outcome.map(Finished::Replayed)
+            }
+        },
     }
 }
 
@@ -466,7 +432,7 @@ pub(super) async fn finish(
 /// next delivery may run at once, even under at-most-once.
 async fn release_unrun(driver: &Driver, mut right: Right<'_>) -> Error {
     // If the release fails, the claim is like one that was dropped.
-    let _ = right.settle_with(Verdict::Release, None).await;
+    let _ = right.settle(Verdict::Release).await;
     refusal_error(right.key(), Refusal::NoTimeLeft, None, driver.now())
 }
 

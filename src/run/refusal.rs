@@ -7,6 +7,7 @@ use crate::{
     key::StoredKey,
     observe,
     protocol::{Decline, End, Refusal, State},
+    record::Record,
     settings::Execution,
     store::{StoreError, StoreErrorKind},
     time::Timestamp,
@@ -235,7 +236,8 @@ pub(super) fn cut_off_unclaimed(key: &StoredKey) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{key}: {CUT_OFF}; nothing was written, so retry"))
 }
 
-/// Returns the error for writes that are committed without a record, if it's unknown whether they were applied.
+/// Returns the error for writes that are committed without a record, if it's unknown whether they were applied, and
+/// reports the error.
 pub(super) fn alone_in_doubt(key: &StoredKey, cause: Option<StoreError>) -> Error {
     let error = Error::new(
         ErrorKind::Unrecorded,
@@ -244,7 +246,9 @@ pub(super) fn alone_in_doubt(key: &StoredKey, cause: Option<StoreError>) -> Erro
              may apply them again"
         ),
     );
-    because(error, cause)
+    let error = because(error, cause);
+    observe::not_committed(key, &error, false);
+    error
 }
 
 /// Returns the error for an operator's write whose answer was lost.
@@ -280,20 +284,30 @@ pub(super) fn fenced(key: &StoredKey, cause: Option<StoreError>) -> Error {
     because(error, cause)
 }
 
-/// Returns the error for a settlement with the handler's own writes, or without a claim, if its outcome isn't known to
-/// be stored. If it's certain that nothing was written, also reports the error, because no other code does.
-pub(super) fn not_concluded(key: &StoredKey, end: &End, cause: Option<StoreError>, now: Timestamp) -> Error {
-    let refusal = match *end {
-        End::Fenced(until) => return in_progress(key, until, now),
-        End::Unresolved(until) => return unresolved(key, until, cause, now),
+/// Returns the record whose outcome counts in place of this run's, or `None` if this run's outcome is stored. For a
+/// settlement with the handler's own writes, or without a claim.
+///
+/// # Errors
+///
+/// The outcome isn't known to be stored. If it's certain that nothing was written, this also reports the error, because
+/// no other code does.
+pub(super) fn concluded(
+    key: &StoredKey,
+    end: End,
+    cause: Option<StoreError>,
+    now: Timestamp,
+) -> Result<Option<Record>, Error> {
+    let refusal = match end {
+        End::Recorded => return Ok(None),
+        End::Superseded(record) => return Ok(Some(record)),
+        End::Fenced(until) => return Err(in_progress(key, until, now)),
+        End::Unresolved(until) => return Err(unresolved(key, until, cause, now)),
         End::Unrecorded(refusal) | End::NotCommitted(refusal) => refusal,
-        // Unreachable: in both cases, there's an outcome.
-        End::Recorded | End::Superseded(_) => Refusal::Unavailable,
     };
     // The error can't say "nothing ran", because the handler has run.
     let error = refused(key, refusal, "nothing was written", cause, now);
     observe::not_committed(key, &error, false);
-    error
+    Err(error)
 }
 
 /// Returns the error for a transaction that may have been applied, or may still be applied. A retry gets the

@@ -13,11 +13,11 @@ use crate::{
     protocol::{Event, Intent, State},
     record::{Owner, Record, Status},
     run::{
-        driver::{Declined, Driver, Ending, Requests, pause},
+        driver::{Declined, Driven, Driver, Ending, Requests, pause},
         refusal::{store_error, unread_successor},
         replay::{Replay, outcome_of},
     },
-    store::{StoreError, StoreErrorKind},
+    store::{OwnWrites, StoreError, StoreErrorKind},
     time::{Stopwatch, Timestamp},
 };
 
@@ -107,10 +107,6 @@ impl Driver {
     ///
     /// While the settlement is prepared, the claim is still held. If this future is dropped at that time, the
     /// library logs that the claim is abandoned.
-    ///
-    /// # Errors
-    ///
-    /// The transaction's last attempt wasn't applied. If there's a claim, it's still held.
     pub(super) async fn settle(
         &self,
         key: &StoredKey,
@@ -118,7 +114,35 @@ impl Driver {
         verdict: Verdict,
         requests: &dyn Requests,
         is_copied: bool,
+    ) -> Ending {
+        self.drive_settlement(key, state, verdict, requests, is_copied).await.settled()
+    }
+
+    /// Settles the operation like [`settle`](Self::settle), together with the handler's own `writes`.
+    ///
+    /// # Errors
+    ///
+    /// The transaction's last attempt wasn't applied. If there's a claim, it's still held.
+    pub(super) async fn commit(
+        &self,
+        key: &StoredKey,
+        state: &mut State,
+        verdict: Verdict,
+        writes: &OwnWrites,
+        is_copied: bool,
     ) -> Result<Ending, Declined> {
+        let requests = self.to_store(Some(writes));
+        self.drive_settlement(key, state, verdict, &requests, is_copied).await.committed(state)
+    }
+
+    async fn drive_settlement(
+        &self,
+        key: &StoredKey,
+        state: &mut State,
+        verdict: Verdict,
+        requests: &dyn Requests,
+        is_copied: bool,
+    ) -> Driven {
         let response = verdict.response().filter(|_| is_copied).cloned();
         let until = state.plan().limits.prepare_by(self.now());
         let intent = self.intent(key, state, verdict, until).await;
@@ -127,11 +151,10 @@ impl Driver {
         let stopwatch = Stopwatch::start();
         let driven = self.drive(key, state, Event::Settle(intent), requests).await;
         observe::settling_ended(stopwatch);
-        let mut ending = driven.settled(state)?;
-        if let (Some(response), Some(record), Some(cache)) = (response, ending.applied.take(), self.cache()) {
-            cache.keep_copy(ticket, key, &record, &response);
+        if let (Some(response), Some(record), Some(cache)) = (response, driven.recorded(), self.cache()) {
+            cache.keep_copy(ticket, key, record, &response);
         }
-        Ok(ending)
+        driven
     }
 
     /// Prepares a settlement: encodes the response, and writes it in chunks if it's too large for the record,

@@ -10,7 +10,7 @@ use crate::{
     key::StoredKey,
     observe,
     protocol::{End, Limits},
-    record::Generation,
+    record::{Generation, Record},
     run::{
         begin::begin,
         claim::{Begun, Claim},
@@ -18,7 +18,7 @@ use crate::{
         extension::keep,
         handle::ClaimHandle,
         optimistic::Optimistic,
-        refusal::{Refused, not_concluded},
+        refusal::{Refused, concluded, not_committed},
         response::Verdict,
         unenforced::Unenforced,
         watch::{CutOff, Ended, watch},
@@ -134,10 +134,23 @@ impl<'t> Right<'t> {
         }
     }
 
+    pub(super) async fn settle(&mut self, verdict: Verdict) -> Ending {
+        match self {
+            Self::Claim(claim) => claim.settle(verdict).await,
+            Self::Optimistic(it) => it.settle(verdict).await,
+            Self::Unenforced(it) => it.settle(verdict).await,
+        }
+    }
+
+    /// Settles together with the handler's own `writes`.
+    ///
+    /// # Errors
+    ///
+    /// The transaction's last attempt wasn't applied.
     pub(super) async fn settle_with(
         &mut self,
         verdict: Verdict,
-        writes: Option<&OwnWrites>,
+        writes: &OwnWrites,
     ) -> Result<Ending, Declined> {
         match self {
             Self::Claim(claim) => claim.settle_with(verdict, writes).await,
@@ -154,11 +167,18 @@ impl<'t> Right<'t> {
         }
     }
 
-    /// Returns the error for a run whose outcome isn't stored. `cause` is the store's last error.
-    pub(super) fn not_concluded(&self, driver: &Driver, end: &End, cause: Option<StoreError>) -> Error {
-        match self {
-            Self::Optimistic(it) => it.not_concluded(end, cause),
-            Self::Claim(_) | Self::Unenforced(_) => not_concluded(self.key(), end, cause, driver.now()),
+    /// As [`concluded`]. `cause` is the store's last error.
+    pub(super) fn concluded(
+        &self,
+        driver: &Driver,
+        end: End,
+        cause: Option<StoreError>,
+    ) -> Result<Option<Record>, Error> {
+        match (self, &end, cause) {
+            (Self::Optimistic(it), _, cause) => it.concluded(end, cause),
+            // The caller's transaction wasn't committed.
+            (Self::Unenforced(it), End::NotCommitted(_), Some(cause)) => Err(not_committed(it.key(), cause)),
+            (_, _, cause) => concluded(self.key(), end, cause, driver.now()),
         }
     }
 }

@@ -19,15 +19,15 @@ use crate::{
     key::StoredKey,
     observe::{self, Would},
     outcome::Outcome,
-    protocol::{Action, End, Event, Limits, Refusal, State},
+    protocol::{End, Event, Limits, Refusal, State},
     record::Record,
     run::{
         context::refuse_within_itself,
-        driver::{Driver, Way},
+        driver::{Driver, Opened, Way},
         refusal::{Refused, RefusedBy},
         replay::outcome_of,
         response::Verdict,
-        watch::{CutOff, Ended, watch},
+        watch::{CutOff, Ended, caught, watch},
     },
     settings::Mode,
     store::StoreError,
@@ -184,10 +184,7 @@ async fn asked(
     way: Way,
 ) -> Found {
     let asking = ask(&driver, &key, fingerprint, &invocation, way);
-    match watch(asking, driver.clock(), &CutOff::at(None), None).await {
-        Ended::Returned(found) => found,
-        Ended::Panicked(_) | Ended::CutOff | Ended::NotBegun => Found::Unknown(None),
-    }
+    caught(asking).await.unwrap_or(Found::Unknown(None))
 }
 
 impl Shadow {
@@ -216,7 +213,7 @@ impl Shadow {
         let (driver, key, compared) = (self.driver.clone(), self.key.clone(), verdict.clone());
         let requests = driver.to_store(None);
         let settling = Box::pin(driver.settle(&key, &mut state, verdict, &requests, false));
-        let Some(Ok(ending)) = self.in_time(settling).await else { return (Would::Unknown, None) };
+        let Some(ending) = self.in_time(settling).await else { return (Would::Unknown, None) };
         let would = match ending.end {
             End::Recorded if is_takeover => Would::TakeOver,
             End::Recorded => Would::Run,
@@ -250,17 +247,17 @@ async fn ask(
     let stopwatch = Stopwatch::start();
     let driven = driver.drive(key, &mut state, event, &driver.to_store(None)).await;
     observe::asked(stopwatch);
-    let refusal = match driven.action {
-        Action::Claimed(held) => return Found::Free(state, held.lock.interrupted),
-        Action::Open => return Found::Free(state, false),
-        Action::Replay(record) => return Found::Recorded(Box::new(record)),
-        Action::Refused(refusal) => refusal,
-        _ => Refusal::Unavailable,
+    let (opened, store_error) = driven.opened();
+    let refusal = match opened {
+        Ok(Opened::Claimed(held)) => return Found::Free(state, held.lock.interrupted),
+        Ok(Opened::Open) => return Found::Free(state, false),
+        Ok(Opened::Recorded(record)) => return Found::Recorded(record),
+        Err(refusal) => refusal,
     };
     // Not `open`, whose error would hide the store's own.
     let refused = Refused::of(key, refusal, None, &state, driver.now());
     match refused.by {
-        RefusedBy::Store | RefusedBy::StoreTooLate => Found::Unknown(driven.store_error),
+        RefusedBy::Store | RefusedBy::StoreTooLate => Found::Unknown(store_error),
         RefusedBy::Rule | RefusedBy::Outcome => Found::Refused(refused.error.kind()),
     }
 }

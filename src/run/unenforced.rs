@@ -5,17 +5,16 @@ use crate::{
     fingerprint::Fingerprint,
     invocation::Invocation,
     key::StoredKey,
-    protocol::{Decline, End, Held, Limits},
+    protocol::{Decline, End, Event, Held, Limits, first_call_until, refusal_for},
     record::{Generation, Lock, Owner},
     run::{
-        alone::{commit_alone, first_call_until},
         driver::{Declined, Driver, Ending, Inside, Way},
         handle::ClaimHandle,
         response::Verdict,
         shadow::Beside,
     },
     settings::Execution,
-    store::{OwnWrites, StoreError},
+    store::{OwnWrites, StoreError, StoreErrorKind},
     time::Timestamp,
 };
 
@@ -100,8 +99,30 @@ impl<'t> Unenforced<'t> {
         self.beside.extend(until).await;
     }
 
-    /// Commits `writes` without a record, if there are any, or ends the caller's transaction. Then settles the shadow's
-    /// record as `verdict` says.
+    /// Ends the caller's transaction, if the library began one. Then settles the shadow's record as `verdict` says, or as
+    /// an interrupted run's if the transaction isn't known to be committed.
+    pub(super) async fn settle(&mut self, verdict: Verdict) -> Ending {
+        let ending = self.end(verdict.is_success()).await;
+        self.conclude(&ending, verdict).await;
+        ending
+    }
+
+    async fn end(&self, commits: bool) -> Ending {
+        let ended = match self.inside {
+            Some(inside) => end(&self.driver, inside, self.limits, commits).await,
+            None => Ok(()),
+        };
+        let (end, store_error) = match ended {
+            Err(error) if commits && error.is_maybe_applied() => (End::Unresolved(None), Some(error)),
+            Err(error) if commits => (End::NotCommitted(refusal_for(error.kind())), Some(error)),
+            // An unanswered rollback happens later.
+            Ok(()) | Err(_) => (End::Recorded, None),
+        };
+        Ending { end, store_error }
+    }
+
+    /// Commits `writes` without a record. Then settles the shadow's record as `verdict` says, or as an interrupted run's
+    /// if the writes are in doubt.
     ///
     /// # Errors
     ///
@@ -109,21 +130,31 @@ impl<'t> Unenforced<'t> {
     pub(super) async fn settle_with(
         &mut self,
         verdict: Verdict,
-        writes: Option<&OwnWrites>,
+        writes: &OwnWrites,
     ) -> Result<Ending, Declined> {
-        if let Some(writes) = writes {
-            Box::pin(commit_alone(&self.driver, &self.key, self.limits, writes)).await?;
-        }
-        if let Some(inside) = self.inside {
-            let is_success = verdict.is_success();
-            let ended = end(&self.driver, inside, self.limits, is_success).await;
-            if let (true, Err(error)) = (is_success, ended) {
-                let (why, is_in_doubt) = (Decline::Store(error.kind()), error.is_maybe_applied());
-                return Err(Declined { why, details: None, store_error: Some(error), is_in_doubt });
-            }
-        }
+        let ending = Box::pin(self.commit(writes)).await?;
+        self.conclude(&ending, verdict).await;
+        Ok(ending)
+    }
+
+    async fn conclude(&mut self, ending: &Ending, verdict: Verdict) {
+        let verdict = if ending.end == End::Recorded { verdict } else { Verdict::Interrupted };
         self.beside.conclude(verdict).await;
-        Ok(Ending { end: End::Recorded, store_error: None, applied: None })
+    }
+
+    async fn commit(&self, writes: &OwnWrites) -> Result<Ending, Declined> {
+        let driver = &self.driver;
+        let kind = StoreErrorKind::Unavailable;
+        let owner = driver.owner().map_err(|_| Declined {
+            why: Decline::Store(kind),
+            details: None,
+            store_error: Some(StoreError::new(kind, "the operating system returned no random bits")),
+            is_in_doubt: false,
+        })?;
+        let fingerprint = Fingerprint::from_digest([0; 32]);
+        let mut state = driver.machine(owner, fingerprint, &Invocation::unknown(), self.limits);
+        let requests = driver.to_store(Some(writes));
+        driver.drive(&self.key, &mut state, Event::CommitAlone, &requests).await.committed(&state)
     }
 }
 

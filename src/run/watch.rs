@@ -110,6 +110,35 @@ pub(super) async fn watch<F: Future>(
     ended
 }
 
+/// Polls `future` to its end.
+///
+/// # Errors
+///
+/// The future's panic.
+pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
+    // As above, the future isn't polled again after a panic.
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(polled) => polled.map(Ok),
+        Err(payload) => Poll::Ready(Err(payload)),
+    })
+    .await
+}
+
+/// Polls `running` until it's done, but not after the time `at`. Returns `None` if it isn't done by then.
+#[cfg(feature = "events")]
+pub(crate) async fn until<T>(
+    clock: &dyn Clock,
+    at: Option<Timestamp>,
+    running: impl Future<Output = T>,
+) -> Option<T> {
+    match watch(running, clock, &CutOff::at(at), None).await {
+        Ended::Returned(value) => Some(value),
+        Ended::Panicked(payload) => std::panic::resume_unwind(payload),
+        Ended::CutOff | Ended::NotBegun => None,
+    }
+}
+
 struct Limit<'a> {
     cut_off: &'a CutOff,
     timer: Option<(Timestamp, BoxFuture<'static, ()>)>,

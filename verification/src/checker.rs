@@ -10,7 +10,7 @@ mod transaction;
 use std::{collections::HashMap, rc::Rc, time::Duration};
 
 use lambda_idempotency::{
-    protocol::{self, Held, Intent, Plan},
+    protocol::{Held, Intent, Plan},
     store::{Put, Record, State as RecordState, StoreErrorKind},
     time::Timestamp,
 };
@@ -66,6 +66,8 @@ enum Heard {
     Lock,
     Extend,
     Declined,
+    /// An operator, who has seen this record, decides.
+    Resolve(u32, Verdict),
 }
 
 /// Everything that determines a step and the checks on it.
@@ -123,6 +125,8 @@ enum Next {
     Superseded(u32),
     /// The handler's own writes weren't applied, and never will be.
     Denied,
+    /// An operator's write was applied (`true`), or nothing was written.
+    Resolved(bool),
     Over,
 }
 
@@ -266,9 +270,9 @@ impl<'a, P: Protocol> Checker<'a, P> {
 
     fn tick(&mut self, it: &mut Happening) {
         it.explored.time += 1;
-        for at in 0..self.configuration.executors as u8 {
+        for at in 0..self.configuration.slots() as u8 {
             it.slot(at).awake();
-            if !it.slot(at).is_active() {
+            if !it.slot(at).is_active() || it.slot(at).delivery == NOBODY {
                 continue;
             }
             let now = self.now(it, at);
@@ -335,8 +339,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
         made.is_some() && made.map(version) == self.record(record).map(version)
     }
 
-    /// An operator decides on the current record. The operator's write is then in flight: it arrives at any
-    /// later moment, or never.
+    /// An operator decides on the current record, and sends a write. If an earlier operator's write is still on its way,
+    /// it may arrive at any later moment, or never.
     ///
     /// The protocol promises nothing if an operator changes a claim that isn't stale. So in this model an operator
     /// never changes such a claim.
@@ -351,17 +355,26 @@ impl<'a, P: Protocol> Checker<'a, P> {
         if record.lease_until().is_none() && it.explored.slots.iter().any(is_run) {
             return None;
         }
-        let rules = self.configuration.rules();
-        if record.lease_until().is_some_and(|lease| now <= lease.saturating_add(rules.skew_margin)) {
+        let margin = self.configuration.rules().skew_margin;
+        if record.lease_until().is_some_and(|lease| now <= lease.saturating_add(margin)) {
             return None;
         }
-        let intent = intent(verdict, NOBODY);
+        let at = self.configuration.executors as u8;
+        match it.slot(at).stage {
+            Stage::Idle => {}
+            Stage::Applying => it.put_in_flight(at)?,
+            _ => return None,
+        }
         let owner = configuration::operator(it.explored.operations_left);
-        let put = protocol::resolve(record, owner, intent, rules.retention, now);
-        let write = self.writes.number(Sent { put, submission: None });
-        *it.explored.late.iter_mut().find(|late| late.write == 0)? = Late { write, sender: NOBODY };
+        // An operator's machine has no lease and no deadline, so it doesn't depend on the time.
+        let plan = self.configuration.plan(owner, 0, self.configuration.moment(0), true);
+        let machine = self.machines.number(self.protocol.begin(&plan));
+        let plan = self.plans.number(plan);
+        *it.slot(at) = Slot { delivery: NOBODY, plan, machine, ..Slot::default() };
         it.explored.operations_left -= 1;
+        it.explored.is_resolved = false;
         it.reach(Mark::Operates);
+        self.step(it, at, Heard::Resolve(it.explored.record, verdict));
         Some(())
     }
 

@@ -98,8 +98,9 @@ pub struct Configuration {
     pub in_flight: u8,
     /// How often, on one path, an executor's clock may jump to another clock in `clocks`.
     pub jumps: u8,
-    /// How often, on one path, an operator may send a write. Operators only change a settled record, or a claim
-    /// that's stale by true time. They never decide while the handler of the record's holder runs.
+    /// How often, on one path, an operator may decide. Operators only change a settled record, or a claim that's stale by
+    /// true time. They never decide while the handler of the record's holder runs. They follow the machine, and their
+    /// writes and reads meet faults like an executor's.
     pub operations: u8,
     /// How often, on one path, a lease may be extended while its handler runs. An extended lease has the length of
     /// the first one, counted from the request for the extension.
@@ -179,6 +180,11 @@ impl Configuration {
         at(self.times.get(usize::from(time)).copied().unwrap_or(i64::MAX / 2))
     }
 
+    /// How many slots a state has: one for each executor, and a last one for an operator, if there are operators.
+    pub fn slots(&self) -> usize {
+        self.executors + usize::from(self.operations > 0)
+    }
+
     /// The time that this clock shows at this moment.
     pub fn clock(&self, time: u8, clock: u8) -> Timestamp {
         let ahead = self.clocks.get(usize::from(clock)).copied().unwrap_or(0);
@@ -256,6 +262,11 @@ pub fn operator(operations_left: u8) -> Owner {
     let mut bytes = [0; 16];
     bytes[2] = operations_left;
     Owner::from_bytes(bytes)
+}
+
+/// Marks the operator's write that has this owner, in a set of such writes.
+pub fn operation_of(owner: Owner) -> u8 {
+    1u8.checked_shl(owner.as_bytes()[2].saturating_sub(1).into()).unwrap_or(0)
 }
 
 /// The delivery that drew `owner`, and its request.

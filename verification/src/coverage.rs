@@ -49,6 +49,12 @@ marks! {
         ResolvedLock "an operator's write settles a stale lock"
         ResolvedSettled "an operator's write replaces a settled record"
         OperatorLost "an operator's write is refused: the record has changed"
+        OperatorAsks "an operator reads the record after an ambiguous answer"
+        OperatorRepeats "an operator sends an ambiguous write again, unchanged"
+        OperatorRecognised "an operator recognises the write by its owner"
+        OperatorFollows "an operator's write follows an extension of the lease"
+        OperatorUnwritten "an operator learns that the record has changed, and that nothing was written"
+        OperatorInDoubt "an operator doesn't learn whether the write was applied"
         OperatorReplayed "a late executor or a duplicate gets an operator's outcome"
     }
     "refused by the store" {

@@ -156,8 +156,8 @@ impl<P: Protocol> Explorer<'_, P> {
     /// visited state is from the initial one, and whether every state was visited.
     fn run(&mut self, limits: Limits) -> (usize, bool) {
         let first = ExploredState::new(self.checker.configuration());
-        let executors = self.checker.configuration().executors;
-        let (mut layer, mut next) = (Queue::new(executors), Queue::new(executors));
+        let slots = self.checker.configuration().slots();
+        let (mut layer, mut next) = (Queue::new(slots), Queue::new(slots));
         next.push(0, &first);
         // The initial state has no predecessor. In every other queued state, all executors have already decided what
         // they do at that moment.

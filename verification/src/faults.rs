@@ -19,7 +19,8 @@ pub enum Choice {
     Sweep,
     /// The write at this index of [`ExploredState::late`], which its sender gave up on, reaches the store.
     Land(u8),
-    /// An operator looks at the record, and sends a write that settles it with this verdict.
+    /// An operator looks at the record, and decides to settle it with this verdict. An earlier operator's write may then
+    /// still be in flight, and nobody waits for its answer.
     Operate(Verdict),
     /// This executor's clock jumps to the clock with this number.
     Jump(u8, u8),
@@ -61,7 +62,7 @@ pub fn choices(configuration: &Configuration, explored: &ExploredState, choices:
     if explored.is_over() {
         return;
     }
-    let slots = &explored.slots[..configuration.executors];
+    let slots = &explored.slots[..configuration.slots()];
     if let Some(at) = slots.iter().position(|slot| slot.is_urgent) {
         decisions(configuration, explored, at, choices);
         return;
@@ -113,7 +114,7 @@ fn decisions(configuration: &Configuration, explored: &ExploredState, at: usize,
         choices.push(Choice::Fault(number, Fault::Die));
     }
     let looks_at_clock = !matches!(slot.stage, Stage::Applying | Stage::Reading);
-    if explored.jumps_left > 0 && looks_at_clock {
+    if explored.jumps_left > 0 && looks_at_clock && at < configuration.executors {
         let clocks = 0..configuration.clocks.len() as u8;
         choices.extend(clocks.filter(|&to| to != slot.clock).map(|to| Choice::Jump(number, to)));
     }

@@ -104,6 +104,8 @@ invariants! {
         "an extension makes the lease longer, and never moves the record's expiry back";
     OwnerInterrupts, false, "only the owner interrupts",
         "a lease is shortened only under the claim that still holds the key, after its handler has ended, and never under at-most-once; nothing else of the record changes";
+    OperatorTold, false, "operator told the truth",
+        "an operator who learns that the write was applied has written, and one who learns that nothing was written never has, then or later";
     MachineAnswers, false, "machine answers",
         "the protocol has an action for every event";
     Terminates, false, "terminates",

@@ -1,5 +1,6 @@
 //! Checks one step of the machine without the rest of the explored state, and finds the marks that the step reaches.
 
+mod operator;
 mod reached;
 mod rivals;
 mod transaction;
@@ -125,6 +126,10 @@ impl Step<'_> {
     pub fn flaws(&self) -> Flaws {
         let mut flaws = Flaws::NONE;
         flaws.unless(*self.action != Action::Nothing, Invariant::MachineAnswers);
+        if self.is_operators() {
+            self.operator(&mut flaws);
+            return flaws;
+        }
         self.doubt(&mut flaws);
         self.own(&mut flaws);
         self.token(&mut flaws);

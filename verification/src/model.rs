@@ -78,7 +78,7 @@ pub struct Slot {
     pub is_urgent: bool,
     /// Whether the SDK has already sent the write once and doesn't know the result.
     pub is_retried: bool,
-    /// Whether the handler runs, or ran, without a claim.
+    /// Whether the handler runs, or ran, without a claim. For an operator: whether the SDK has sent an earlier write twice.
     pub is_open: bool,
     /// Whether an earlier attempt at the last request had an ambiguous result.
     pub is_in_doubt: bool,
@@ -237,11 +237,15 @@ pub struct ExploredState {
     pub extensions_left: u8,
     /// How often a condition on a handler's own writes may still fail.
     pub declines_left: u8,
+    /// Whether the current operator's write was applied.
+    pub is_resolved: bool,
+    /// The writes in flight whose operators got the answer that nothing was written.
+    pub unwritten: u8,
     /// Whether the last write to the record was a transaction that also applied the handler's own writes.
     pub has_effect: bool,
     /// How many deliveries have begun.
     pub delivered: u8,
-    /// The executors.
+    /// The executors, and an operator after them.
     pub slots: [Slot; MAX_SLOTS],
     /// The writes still in flight.
     pub late: [Late; MAX_LATE],
@@ -271,6 +275,8 @@ impl ExploredState {
             operations_left: configuration.operations,
             extensions_left: configuration.extensions,
             declines_left: configuration.declines,
+            is_resolved: false,
+            unwritten: 0,
             has_effect: false,
             delivered: 0,
             slots,
@@ -288,6 +294,10 @@ impl ExploredState {
         self.slots[..executors].sort_unstable();
         self.late.sort_unstable();
         let (slots, late) = (self.slots, self.late);
+        self.is_resolved &= slots.iter().any(|slot| slot.is_active() && slot.delivery == NOBODY);
+        if !late.iter().any(|late| late.write != 0 && late.sender == NOBODY) {
+            self.unwritten = 0;
+        }
         for made in &mut self.made {
             let may_come = slots.iter().any(|slot| slot.write == made.write)
                 || late.iter().any(|late| late.write == made.write);
@@ -335,7 +345,9 @@ impl ExploredState {
             | u64::from(self.faults_left) << 24
             | u64::from(self.jumps_left) << 32
             | u64::from(self.delivered) << 40
-            | u64::from(self.operations_left) << 48
+            | u64::from(self.operations_left & 0xf) << 48
+            | u64::from(self.is_resolved) << 52
+            | u64::from(self.unwritten & 0x7) << 53
             | u64::from(self.extensions_left & 0xf) << 56
             | u64::from(self.declines_left & 0xf) << 60;
         words[1] = u64::from(self.record);

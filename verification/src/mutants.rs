@@ -7,6 +7,7 @@
 mod claiming;
 mod extending;
 mod inside;
+mod operating;
 mod remembering;
 mod retrying;
 mod settling;
@@ -113,6 +114,7 @@ pub fn all() -> Vec<Mutant> {
         claiming::MUTANTS,
         settling::MUTANTS,
         extending::MUTANTS,
+        operating::MUTANTS,
         remembering::MUTANTS,
         retrying::MUTANTS,
         transacting::MUTANTS,

@@ -11,7 +11,7 @@ const CHUNK: usize = 1 << 20;
 /// States in first-in, first-out order, each with its number.
 #[derive(Debug)]
 pub struct Queue {
-    executors: usize,
+    slots: usize,
     chunks: VecDeque<Vec<u8>>,
     /// The read position in the first chunk.
     read: usize,
@@ -19,9 +19,9 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// An empty queue for states with this number of executors.
-    pub fn new(executors: usize) -> Self {
-        Self { executors, chunks: VecDeque::new(), read: 0, worlds: 0 }
+    /// An empty queue for states with this number of slots.
+    pub fn new(slots: usize) -> Self {
+        Self { slots, chunks: VecDeque::new(), read: 0, worlds: 0 }
     }
 
     /// The number of states in the queue.
@@ -47,7 +47,7 @@ impl Queue {
         }
         if let Some(chunk) = self.chunks.back_mut() {
             put(chunk, number.into());
-            pack(chunk, explored, self.executors);
+            pack(chunk, explored, self.slots);
             self.worlds += 1;
         }
     }
@@ -57,7 +57,7 @@ impl Queue {
         let chunk = self.chunks.front()?;
         let mut bytes = Bytes { bytes: chunk, at: self.read };
         let number = bytes.number() as u32;
-        let explored = unpack(&mut bytes, self.executors);
+        let explored = unpack(&mut bytes, self.slots);
         self.read = bytes.at;
         self.worlds -= 1;
         if self.read == chunk.len() {
@@ -77,7 +77,7 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-fn pack(out: &mut Vec<u8>, explored: &ExploredState, executors: usize) {
+fn pack(out: &mut Vec<u8>, explored: &ExploredState, slots: usize) {
     let operation = explored.operation;
     out.extend([
         explored.time,
@@ -89,9 +89,10 @@ fn pack(out: &mut Vec<u8>, explored: &ExploredState, executors: usize) {
             operation.was_left,
             operation.is_over,
             operation.request != 0,
-            false,
+            explored.is_resolved,
             false,
         ]),
+        explored.unwritten,
         explored.faults_left,
         explored.jumps_left,
         explored.operations_left,
@@ -101,7 +102,7 @@ fn pack(out: &mut Vec<u8>, explored: &ExploredState, executors: usize) {
     ]);
     put(out, explored.record.into());
     put(out, explored.highest_start);
-    for slot in &explored.slots[..executors] {
+    for slot in &explored.slots[..slots] {
         let flags = [slot.is_urgent, slot.is_retried, slot.is_open, slot.is_in_doubt];
         out.extend([
             slot.clock << 4 | slot.attempts_left,
@@ -144,15 +145,16 @@ fn pack(out: &mut Vec<u8>, explored: &ExploredState, executors: usize) {
     }
 }
 
-fn unpack(bytes: &mut Bytes<'_>, executors: usize) -> ExploredState {
+fn unpack(bytes: &mut Bytes<'_>, used: usize) -> ExploredState {
     let [time, holder, flags] = [(); 3].map(|()| bytes.byte());
-    let [has_run, has_effect, was_interrupted, was_left, is_over, request, ..] = flagged(flags);
+    let [has_run, has_effect, was_interrupted, was_left, is_over, request, is_resolved, _] = flagged(flags);
+    let unwritten = bytes.byte();
     let [faults_left, jumps_left, operations_left, extensions_left, declines_left, delivered] =
         [(); 6].map(|()| bytes.byte());
     let operation = Operation { request: request.into(), is_over, was_interrupted, was_left };
     let (record, highest_start) = (bytes.number() as u32, bytes.number());
     let mut slots = [Slot::default(); _];
-    for slot in &mut slots[..executors] {
+    for slot in &mut slots[..used] {
         let [who, stage, flags] = [(); 3].map(|()| bytes.byte());
         let [is_urgent, is_retried, is_open, is_in_doubt, is_unstorable, ..] = flagged(flags);
         *slot = Slot {
@@ -208,6 +210,8 @@ fn unpack(bytes: &mut Bytes<'_>, executors: usize) -> ExploredState {
         operations_left,
         extensions_left,
         declines_left,
+        is_resolved,
+        unwritten,
         has_effect,
         delivered,
         slots,
@@ -282,12 +286,11 @@ mod tests {
     #[test]
     fn packed_states_round_trip() {
         let configuration = Configuration {
-            clocks: vec![0, TICK, 0],
-            executors: 3,
+            clocks: vec![0, TICK],
             attempts: 2,
             faults: 6,
             jumps: 1,
-            operations: 1,
+            operations: 2,
             extensions: 2,
             declines: 1,
             requests: 2,
@@ -307,7 +310,7 @@ mod tests {
         let mut checker = Checker::new(&Shipping, &configuration);
         let (mut random, mut options) = (Random::new(7), Vec::new());
         let (mut queue, mut worlds) = (Queue::new(3), Vec::new());
-        for number in 0..2000 {
+        for number in 0..4000 {
             let mut explored = ExploredState::new(&configuration);
             for _ in 0..60 {
                 choices(&configuration, &explored, &mut options);

@@ -66,6 +66,19 @@ pub fn bounded() -> Vec<Configuration> {
             verdicts: COMPLETE_OR_RELEASE,
             ..Configuration::default()
         },
+        // An interruption may restore the lease that an operator saw before an extension.
+        Configuration {
+            name: "an operator, 1 executor, leases extended, 2 faults",
+            clocks: vec![0],
+            executors: 1,
+            operations: 1,
+            extensions: 1,
+            faults: 2,
+            permanent_faults: true,
+            times: ticks(4),
+            verdicts: &[Verdict::Complete, Verdict::Release, Verdict::Interrupt],
+            ..Configuration::default()
+        },
         Configuration {
             name: "another request under the key",
             requests: 2,

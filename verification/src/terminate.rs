@@ -6,9 +6,11 @@ use crate::{checker::Position, configuration::Configuration};
 
 /// The most store calls that a delivery may make while it keeps its claim. Claiming takes at most four
 /// writes, each with a read. Settling takes one write with a read, and so does each retry. One more write may
-/// follow: a settlement without the response or, if a transaction is still ambiguous, that transaction again.
+/// follow: a settlement without the response or, if a transaction is still ambiguous, that transaction again. An
+/// operator may send each write twice, with a read after each, and may follow five changes of the lease.
 pub fn most_calls(configuration: &Configuration) -> usize {
-    8 + 3 + 2 * usize::from(configuration.max_retries)
+    let operators = 4 * (1 + 5) * usize::from(configuration.operations.min(1));
+    operators.max(8 + 3 + 2 * usize::from(configuration.max_retries))
 }
 
 /// The most store calls on any path through the machine, or `None` if some path is endless.

@@ -77,10 +77,7 @@ fn telling<P: Protocol>(
                 if late.sender == NOBODY { "an operator".to_owned() } else { name(late.sender).into() };
             format!("{sender}'s late {} arrives and {fate}", sent(checker, late.write))
         }
-        Choice::Operate(_) => {
-            let new = after.late.iter().find(|late| late.write != 0 && !before.late.contains(late));
-            format!("an operator sends a {}", new.map_or(String::new(), |late| sent(checker, late.write)))
-        }
+        Choice::Operate(_) => format!("an operator decides{}", next(checker, after, NOBODY)),
         Choice::Jump(at, clock) => {
             format!("{}'s clock jumps to {}", who(at), ahead(checker, clock))
         }

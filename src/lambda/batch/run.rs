@@ -34,7 +34,8 @@ use crate::{
     run::{
         context::{OperationContext, within},
         driver::Driver,
-        protect::{Protected, Stopped, Target, unclaimed, until},
+        protect::{Protected, Stopped, Target},
+        watch::{caught, until},
     },
     settings::Execution,
     time::{Clock, Timestamp},
@@ -273,7 +274,7 @@ impl<R: Record> Delivery<'_, R> {
         observe::unprotected("missing key");
         let surroundings = OperationContext::unprotected(self.invocation.clone());
         let handler = self.handlers.run(place, self.batch.handler.unprotected(record));
-        match unclaimed(self.clock(), within(surroundings, handler)).await {
+        match caught(within(surroundings, handler)).await {
             Ok(Ok(())) => Fate::Done,
             Ok(Err(failure)) => Fate::Returned(unrecorded(Reason::of(&failure))),
             Err(_) => Fate::Returned(Reason::Panicked),

@@ -3,8 +3,8 @@
 use std::{
     any::Any,
     collections::VecDeque,
-    future::{Future, poll_fn},
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    future::Future,
+    panic::resume_unwind,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -20,7 +20,7 @@ use super::{
     problem::{ProblemKind, Texts},
     response,
 };
-use crate::{lambda::event::own_type, observe, settings::Recording};
+use crate::{lambda::event::own_type, observe, run::watch::caught, settings::Recording};
 
 /// Why a front end can't deliver a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -314,13 +314,8 @@ pub(super) async fn converted<R: IntoResponse + 'static>(response: R) -> Option<
         let whole = body.collect().await.ok()?.to_bytes();
         return Some(Response::from_parts(parts, http_body_util::Full::new(whole)).into_response().await);
     }
-    let mut converting = response.take()?.into_response();
     // The type of any other body is unknown here. If panics abort the process, this can't help.
-    let converted = poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| converting.as_mut().poll(cx))) {
-        Ok(polled) => polled.map(Ok),
-        Err(panic) => Poll::Ready(Err(panic)),
-    });
-    match converted.await {
+    match caught(response.take()?.into_response()).await {
         Ok(response) => Some(response),
         Err(panic) if is_of_broken_body(&*panic) => None,
         Err(panic) => resume_unwind(panic),

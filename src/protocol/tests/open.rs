@@ -148,7 +148,7 @@ fn conclusion_over_a_live_record_commits_nothing() {
         (started(20_000), End::NotCommitted(Refusal::InProgress(until))),
         (of_another_request(completed()), End::NotCommitted(Refusal::Mismatch)),
         // Another executor has drawn the same owner.
-        (owned, End::NotCommitted(Refusal::InProgress(None))),
+        (owned, End::NotCommitted(Refusal::InProgress(until))),
     ] {
         for is_doubtful in [false, true] {
             let (mut run, _) = concluding();
@@ -281,4 +281,24 @@ fn expired_conclusion_is_never_resent() {
         assert_eq!(run.clone().feed(Event::Found(Some(stale))), Action::Settled(End::Unresolved(None)));
         assert_eq!(run.feed(Event::Found(None)), Action::Settled(End::Unresolved(None)));
     }
+}
+
+/// Without the handler's own writes, there's no transaction that could be declined.
+#[test]
+fn conclusion_without_writes_is_never_declined() {
+    let concluding = || {
+        let mut run = Run::new();
+        assert!(matches!(run.feed(Event::Settle(complete())), Action::Put(Put::Create(_))));
+        run
+    };
+    let (action, _) = concluding().retry_until_end(&fault(StoreErrorKind::Unavailable, false));
+    assert_eq!(action, Action::Settled(End::NotCommitted(Refusal::Unavailable)));
+    let corrupt = concluding().feed(fault(StoreErrorKind::Corrupt, false));
+    assert_eq!(corrupt, Action::Settled(End::NotCommitted(Refusal::Corrupt)));
+    // If the store never accepts the response, the outcome is stored without it.
+    let mut run = concluding();
+    let unstorable = || fault(StoreErrorKind::Unstorable, false);
+    let Action::Put(Put::Create(new)) = run.feed(unstorable()) else { panic!("not sent again") };
+    assert_eq!(new.state, RecordState::Completed(Outcome::Omitted));
+    assert_eq!(run.feed(unstorable()), Action::Settled(End::NotCommitted(Refusal::Rejected)));
 }

@@ -11,7 +11,7 @@ use lambda_idempotency::{
 
 use super::{Checker, Happening, Heard, Next, Position, StepKey, Stepped, intent};
 use crate::{
-    configuration::{self, drawn_by, millis},
+    configuration::{self, drawn_by, millis, operation_of},
     coverage::{Coverage, Mark},
     invariants::{Flaws, Invariant},
     judge::Step,
@@ -24,12 +24,14 @@ impl<P: Protocol> Checker<'_, P> {
     pub(super) fn step(&mut self, it: &mut Happening, at: u8, heard: Heard) {
         let slot = *it.slot(at);
         let number = usize::from(slot.delivery);
+        // An operator isn't a delivery.
+        let delivery = it.explored.deliveries.get(number).copied().unwrap_or_default();
         let key = StepKey {
             machine: slot.machine,
             plan: slot.plan,
             write: slot.write,
             held: slot.held,
-            verdict: it.explored.deliveries[number].verdict,
+            verdict: delivery.verdict,
             is_open: slot.is_open,
             is_in_doubt: slot.is_in_doubt,
             is_unstorable: slot.is_unstorable,
@@ -50,12 +52,18 @@ impl<P: Protocol> Checker<'_, P> {
         };
         it.flaws.add(stepped.flaws);
         it.coverage.add(stepped.coverage);
-        let delivery = it.explored.deliveries[number];
         let is_in_doubt = slot.is_in_doubt || matches!(heard, Heard::Failed(_, true));
+        let is_over_live = slot.delivery == NOBODY
+            && self.configuration.executors > 1
+            && matches!(stepped.next, Next::Apply(write) if self.is_over_live(it, write));
         let after = it.slot(at);
         (after.machine, after.is_retried) = (stepped.machine, false);
         (after.answer, after.record, after.is_urgent) = (Answer::None, 0, true);
+        after.is_open |= slot.delivery == NOBODY && slot.is_retried;
         match stepped.next {
+            // An operator's decision about a stale claim may follow an extension by the claim's owner, who was frozen. The
+            // protocol promises nothing to other executors if an operator changes a running claim.
+            Next::Apply(_) if is_over_live => after.end(),
             Next::Apply(write) => {
                 // A settlement that's sent after a read is a retry too. There's no pause before it, since the read
                 // has taken time.
@@ -118,7 +126,34 @@ impl<P: Protocol> Checker<'_, P> {
                 after.end();
                 self.deny(it, slot.delivery);
             }
+            Next::Resolved(is_written) => {
+                after.end();
+                self.resolved(it, slot, is_written);
+            }
             Next::Over => after.end(),
+        }
+    }
+
+    /// Whether a write replaces a claim that isn't stale by true time.
+    fn is_over_live(&self, it: &Happening, write: u32) -> bool {
+        let Some(Put::Replace { seen, .. }) = self.put(write) else { return false };
+        let margin = self.configuration.rules().skew_margin;
+        let now = self.configuration.moment(it.explored.time);
+        seen.lease_until().is_some_and(|lease| now <= lease.saturating_add(margin))
+    }
+
+    /// Checks an operator's answer. The answer that nothing was written isn't checked in two cases. After the SDK's retry,
+    /// the first attempt may have been applied, and its record replaced. And a claim that was sent before a sweep may
+    /// look as if the operator's record had never been there.
+    fn resolved(&self, it: &mut Happening, slot: Slot, is_written: bool) {
+        let holder = it.explored.deliveries.get(usize::from(it.explored.holder));
+        let is_overtaken = holder.is_some_and(|delivery| delivery.is_overtaken);
+        if !is_written && (slot.is_retried || slot.is_open || is_overtaken) {
+            return;
+        }
+        it.flaws.unless(it.explored.is_resolved == is_written, Invariant::OperatorTold);
+        if let (false, Some(plan)) = (is_written, self.plans.get(slot.plan)) {
+            it.explored.unwritten |= operation_of(plan.owner);
         }
     }
 
@@ -248,7 +283,10 @@ impl<P: Protocol> Checker<'_, P> {
             Action::Refused(_) => Next::Refused,
             // After `Lost`, the library cuts the handler off. Another explored path covers a handler that ends just
             // before the cut-off.
-            Action::Settled(_) | Action::Lost | Action::Nothing => Next::Over,
+            Action::Resolved(record) => Next::Resolved(record.is_some()),
+            Action::Settled(End::Unrecorded(_)) if delivery == NOBODY => Next::Resolved(false),
+            // No executor of this model commits writes without a record.
+            Action::Settled(_) | Action::Lost | Action::CommitAlone | Action::Nothing => Next::Over,
         };
         let held = self.protocol.held(&after).map(|held| self.claims.number(held));
         Stepped { machine: self.machines.number(after), held, next, flaws, coverage }
@@ -275,6 +313,10 @@ impl<P: Protocol> Checker<'_, P> {
                 Event::Extend(now.saturating_add(millis(self.configuration.lease)))
             }
             Heard::Declined => Event::Declined,
+            Heard::Resolve(seen, verdict) => match record(seen) {
+                Some(seen) => Event::Resolve { seen: Box::new(seen), intent: intent(verdict, NOBODY) },
+                None => Event::Begin,
+            },
         }
     }
 
@@ -296,6 +338,7 @@ impl<P: Protocol> Checker<'_, P> {
                 | Next::Recorded
                 | Next::Superseded(_)
                 | Next::Denied
+                | Next::Resolved(_)
                 | Next::Over => return None,
             };
             let settled = self.sent(key.write).is_some() && !self.is_claim(key.write);

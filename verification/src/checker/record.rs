@@ -12,7 +12,7 @@ use lambda_idempotency::{
 
 use super::{Checker, Happening, Stored};
 use crate::{
-    configuration::{self, Flow, millis},
+    configuration::{self, Flow, millis, operation_of},
     coverage::Mark,
     invariants::Invariant,
     model::{Delivery, NOBODY, Operation, Verdict},
@@ -62,7 +62,7 @@ impl<P: Protocol> Checker<'_, P> {
             Purpose::Interrupt => it.reach(Mark::T9),
             Purpose::Settle => self.settled(it, &sent, sender),
             Purpose::Conclude => self.concluded(it, &sent, current, sender),
-            Purpose::Resolve => resolved(it, &sent.put, current),
+            Purpose::Resolve => self.operated(it, &sent.put, current),
         }
         if let (true, Some(after)) = (purpose != Purpose::Claim, after) {
             let is_kept = after.expires_at == sent.put.record().expires_at;
@@ -268,6 +268,15 @@ impl<P: Protocol> Checker<'_, P> {
         if matches!(status, Some(Status::Completed | Status::Failed)) {
             it.explored.has_run = false;
         }
+    }
+
+    fn operated(&self, it: &mut Happening, put: &Put, before: Option<&Record>) {
+        let owner = put.record().owner;
+        it.flaws.unless(it.explored.unwritten & operation_of(owner) == 0, Invariant::OperatorTold);
+        let slot = it.explored.slots.iter().find(|slot| slot.is_active() && slot.delivery == NOBODY);
+        let current = slot.and_then(|slot| self.plans.get(slot.plan));
+        it.explored.is_resolved |= current.is_some_and(|plan| plan.owner == owner);
+        resolved(it, put, before);
     }
 
     /// Whether a record becomes claimable on time, for the same request and for another one. A lock must be claimable

@@ -16,6 +16,12 @@ impl Step<'_> {
     /// The marks that the step reaches.
     pub fn coverage(&self) -> Coverage {
         let mut coverage = Coverage::NONE;
+        if self.is_operators() {
+            if let Some(mark) = self.operators_mark() {
+                coverage.reach(mark);
+            }
+            return coverage;
+        }
         if let Some(mark) = self.phase() {
             coverage.reach(mark);
         }
