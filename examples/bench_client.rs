@@ -294,14 +294,18 @@ fn bench() -> Result<Bench, Failure> {
     let table = variable("BENCH_TABLE").unwrap_or_else(|| "idem".into());
     let store = DynamoDbStore::new(Client::from_conf(config.build()), table)?;
     let mut builder = Idempotency::builder(store.clone()).function("bench");
-    let mut cached = Idempotency::builder(store).function("bench").local_cache(LOCAL_CACHE);
+    let mut cached = Idempotency::builder(store).function("bench").settings(|s| s.local_cache = LOCAL_CACHE);
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
         let value = Duration::from_millis(value.parse()?);
         (builder, cached) = match name.as_str() {
-            "--skew-margin-ms" => (builder.skew_margin(value), cached.skew_margin(value)),
-            "--lease-grace-ms" => (builder.lease_grace(value), cached.lease_grace(value)),
+            "--skew-margin-ms" => {
+                (builder.settings(|s| s.skew_margin = value), cached.settings(|s| s.skew_margin = value))
+            }
+            "--lease-grace-ms" => {
+                (builder.settings(|s| s.lease_grace = value), cached.settings(|s| s.lease_grace = value))
+            }
             _ => return Err(format!("unknown option {name}").into()),
         };
     }

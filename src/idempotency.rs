@@ -31,7 +31,7 @@ const WITHOUT_A_CLAIM: &str = "a handler that runs without a claim";
 /// Makes operations idempotent: one logical operation, one outcome.
 ///
 /// Cheap to clone, and shared by all invocations of a process. Its memory doesn't grow with the number of keys. (The
-/// [local cache](Builder::local_cache) is bounded, and off by default.)
+/// [local cache](Settings::local_cache) is bounded, and off by default.)
 #[derive(Clone)]
 pub struct Idempotency {
     driver: Driver,
@@ -183,7 +183,7 @@ impl Idempotency {
         Ok(Self { way, ..self.clone() })
     }
 
-    /// Empties the [local cache](crate::Builder::local_cache) of this value and all its clones: the next
+    /// Empties the [local cache](crate::settings::Settings::local_cache) of this value and all its clones: the next
     /// delivery of each key asks the store. Does nothing without a cache.
     ///
     /// Call it after the process was restored from a memory snapshot, if your platform has a hook for that. Also call
@@ -193,7 +193,7 @@ impl Idempotency {
     /// ```
     /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
     /// let idempotency =
-    ///     Idempotency::builder(MemoryStore::new()).function("orders").local_cache(4 * 1024 * 1024).build()?;
+    ///     Idempotency::builder(MemoryStore::new()).function("orders").settings(|s| s.local_cache = 4 * 1024 * 1024).build()?;
     /// idempotency.clear_local_cache();
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```

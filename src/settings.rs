@@ -222,9 +222,55 @@ pub struct Settings {
     /// [`EventLayer::on_not_retained`](crate::lambda::event::EventLayer::on_not_retained). In a batch, such a duplicate
     /// counts as a success, unless the operation failed permanently.
     pub max_response: usize,
-    /// How many bytes of settled records this process keeps in memory, to answer duplicates without a
-    /// request. Default: 0, none. Otherwise at least 64 KiB. See
-    /// [`Builder::local_cache`](crate::Builder::local_cache).
+    /// How many bytes of settled records this process keeps in memory, to answer duplicates without a request.
+    /// Default: 0, off. Any other value must be at least 64 KiB. A few MiB hold many records.
+    ///
+    /// The cache is useful if the same process sees the same key again, for example when a client retries and Lambda
+    /// reuses the warm process. All clones and all concurrent invocations share one cache. It holds only outcomes that
+    /// this process read from the store, or whose recording the store has confirmed. An entry's size includes its key,
+    /// fingerprint, response and bookkeeping. The least recently used entry is evicted first. An outcome that would
+    /// fill more than an eighth of the cache, or that wasn't retained, isn't cached.
+    ///
+    /// The library checks a cached entry like a record from the store: another fingerprint is a
+    /// [`Mismatch`](crate::ErrorKind::Mismatch). From the record's expiry on, the library asks the store. Before the expiry,
+    /// no executor whose clock is within [`skew_margin`](Self::skew_margin) can have replaced the record. Until its expiry, an
+    /// entry answers even when the store is down.
+    ///
+    /// The cache doesn't notice the following, and replays the entry until the record expires:
+    ///
+    /// - An operator's write from another process, such as `idempotency release` on a completed record, or an
+    ///   operator's write whose answer was lost. After such a write, wait for the expiry, restart the function (by a
+    ///   new deployment), or have it call [`Idempotency::clear_local_cache`](crate::Idempotency::clear_local_cache). A [`resolve`](crate::Idempotency::resolve) by
+    ///   this `Idempotency` or a clone of it removes the entry.
+    /// - A record that was removed by hand, or a table that was restored from a backup.
+    /// - A clock of this process that's behind by more than the skew margin: the entry may then be replayed
+    ///   after another process has seen the record expire and replaced it.
+    ///
+    /// Many processes start from one SnapStart snapshot, with the same memory, so the snapshot's cache must be empty.
+    /// If the environment announces a snapshot (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), the library caches
+    /// only operations with a known [`Invocation`](crate::Invocation). No invocation is known before the snapshot is
+    /// taken. After a restore from any other snapshot, call [`Idempotency::clear_local_cache`](crate::Idempotency::clear_local_cache).
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new();
+    /// let builder = Idempotency::builder(store.clone()).function("orders");
+    /// let idempotency = builder.settings(|s| s.local_cache = 4 * 1024 * 1024).build()?;
+    ///
+    /// let charge = idempotency.operation("charge")?;
+    /// let work = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
+    /// let first: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
+    /// // From here on, the cache answers even without the record.
+    /// for (key, _) in store.all() {
+    ///     store.set(&key, None);
+    /// }
+    /// let again: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
+    /// assert_eq!(first, again);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub local_cache: usize,
     /// How many settled records the local cache keeps at most, beside its limit in bytes. Default: as many as fit.
     pub local_cache_records: Option<usize>,

@@ -83,7 +83,11 @@ async fn function() {
     let (Ok(table), Ok(endpoint)) = (env::var(TABLE), env::var(STORE)) else { return };
     let client = client(&endpoint);
     let builder = Idempotency::builder(DynamoDbStore::new(client.clone(), &table).unwrap()).function("work");
-    let builder = builder.lease_extension(LEASE).lease_grace(GRACE).skew_margin(MARGIN);
+    let builder = builder.settings(|s| {
+        s.lease_extension = Some(LEASE);
+        s.lease_grace = GRACE;
+        s.skew_margin = MARGIN;
+    });
     let idempotency = builder.build().unwrap();
     let handler =
         service_fn(move |event: LambdaEvent<Work>| work(client.clone(), table.clone(), event.payload));

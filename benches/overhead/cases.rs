@@ -160,7 +160,7 @@ impl Run {
     pub(crate) fn new(wire: Wire, local_cache: usize) -> Result<Self, Failure> {
         let client = Client::from_conf(config(wire, false));
         let builder = Idempotency::builder(DynamoDbStore::new(client, TABLE)?).function("payments");
-        let idempotency = builder.local_cache(local_cache).build()?;
+        let idempotency = builder.settings(|s| s.local_cache = local_cache).build()?;
         Ok(Self { charge: idempotency.operation("charge")?, receipt: receipt() })
     }
 

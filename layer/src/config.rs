@@ -259,7 +259,7 @@ impl Rules {
         store: Arc<dyn Store>,
         with: impl FnOnce(Builder) -> Builder,
     ) -> Result<Idempotency, String> {
-        self.build(with(Idempotency::builder(Limited::new(store)).settings(self.settings.clone())))
+        self.build(with(Idempotency::builder(Limited::new(store)).settings(|s| *s = self.settings.clone())))
     }
 
     fn build(&self, mut builder: Builder) -> Result<Idempotency, String> {

@@ -213,7 +213,8 @@ impl Store for WithoutReleases {
 #[tokio::test]
 async fn failed_releases_return_the_handlers_error() {
     let store = WithoutReleases(MemoryStore::new());
-    let builder = Idempotency::builder(store).function("orders").settle_within(Duration::ZERO);
+    let builder =
+        Idempotency::builder(store).function("orders").settings(|s| s.settle_within = Duration::ZERO);
     let idempotency = builder.build().unwrap();
     let (runs, mut log) = (Rc::default(), Vec::new());
     let failed = charge(&order("order-17", 0), &runs, &mut log, &idempotency).await;

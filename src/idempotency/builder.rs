@@ -13,7 +13,7 @@ use crate::{
         cache::LocalCache,
         driver::{Driver, OwnerSource, Shared, Way},
     },
-    settings::{Execution, Mode, Recording, Settings},
+    settings::{Execution, Mode, Settings},
     store::{Cipher, Store, named},
     time::{Clock, LaterClock, system_clock},
 };
@@ -81,135 +81,9 @@ impl Builder {
         self
     }
 
-    /// See [`Settings::skew_margin`].
-    pub fn skew_margin(mut self, margin: Duration) -> Self {
-        self.settings.skew_margin = margin;
-        self
-    }
-
-    /// See [`Settings::lease_grace`].
-    pub fn lease_grace(mut self, grace: Duration) -> Self {
-        self.settings.lease_grace = grace;
-        self
-    }
-
-    /// See [`Settings::lease_fallback`].
-    pub fn lease_fallback(mut self, fallback: Duration) -> Self {
-        self.settings.lease_fallback = fallback;
-        self
-    }
-
-    /// See [`Settings::lease_extension`].
-    pub fn lease_extension(mut self, length: Duration) -> Self {
-        self.settings.lease_extension = Some(length);
-        self
-    }
-
-    /// See [`Settings::answer_reserve`].
-    pub fn answer_reserve(mut self, reserve: Duration) -> Self {
-        self.settings.answer_reserve = reserve;
-        self
-    }
-
-    /// See [`Settings::settle_within`].
-    pub fn settle_within(mut self, limit: Duration) -> Self {
-        self.settings.settle_within = limit;
-        self
-    }
-
-    /// See [`Settings::cut_off`].
-    pub fn cut_off(mut self, is_dropped: bool) -> Self {
-        self.settings.cut_off = is_dropped;
-        self
-    }
-
     /// See [`Settings::execution`].
     pub fn execution(mut self, execution: Execution) -> Self {
         self.settings.execution = execution;
-        self
-    }
-
-    /// See [`Settings::on_handler_error`].
-    pub fn on_handler_error(mut self, policy: Recording) -> Self {
-        self.settings.on_handler_error = policy;
-        self
-    }
-
-    /// See [`Settings::wait_in_progress`].
-    pub fn wait_in_progress(mut self, wait: Duration) -> Self {
-        self.settings.wait_in_progress = wait;
-        self
-    }
-
-    /// See [`Settings::fail_open`].
-    pub fn fail_open(mut self, fails_open: bool) -> Self {
-        self.settings.fail_open = fails_open;
-        self
-    }
-
-    /// See [`Settings::max_response`].
-    pub fn max_response(mut self, bytes: usize) -> Self {
-        self.settings.max_response = bytes;
-        self
-    }
-
-    /// Keeps settled records in this process's memory, at most `bytes`, and answers duplicates from there
-    /// without a request. Default: 0, off. Any other value must be at least 64 KiB. A few MiB hold many records.
-    ///
-    /// The cache is useful if the same process sees the same key again, for example when a client retries and Lambda
-    /// reuses the warm process. All clones and all concurrent invocations share one cache. It holds only outcomes that
-    /// this process read from the store, or whose recording the store has confirmed. An entry's size includes its key,
-    /// fingerprint, response and bookkeeping. The least recently used entry is evicted first. An outcome that would
-    /// fill more than an eighth of the cache, or that wasn't retained, isn't cached.
-    ///
-    /// The library checks a cached entry like a record from the store: another fingerprint is a
-    /// [`Mismatch`](ErrorKind::Mismatch). From the record's expiry on, the library asks the store. Before the expiry,
-    /// no executor whose clock is within [`Settings::skew_margin`] can have replaced the record. Until its expiry, an
-    /// entry answers even when the store is down.
-    ///
-    /// The cache doesn't notice the following, and replays the entry until the record expires:
-    ///
-    /// - An operator's write from another process, such as `idempotency release` on a completed record, or an
-    ///   operator's write whose answer was lost. After such a write, wait for the expiry, restart the function (by a
-    ///   new deployment), or have it call [`Idempotency::clear_local_cache`]. A [`resolve`](Idempotency::resolve) by
-    ///   this `Idempotency` or a clone of it removes the entry.
-    /// - A record that was removed by hand, or a table that was restored from a backup.
-    /// - A clock of this process that's behind by more than the skew margin: the entry may then be replayed
-    ///   after another process has seen the record expire and replaced it.
-    ///
-    /// Many processes start from one SnapStart snapshot, with the same memory, so the snapshot's cache must be empty.
-    /// If the environment announces a snapshot (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), the library caches
-    /// only operations with a known [`Invocation`](crate::Invocation). No invocation is known before the snapshot is
-    /// taken. After a restore from any other snapshot, call [`Idempotency::clear_local_cache`].
-    ///
-    /// ```
-    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let store = MemoryStore::new();
-    /// let builder = Idempotency::builder(store.clone()).function("orders");
-    /// let idempotency = builder.local_cache(4 * 1024 * 1024).build()?;
-    ///
-    /// let charge = idempotency.operation("charge")?;
-    /// let work = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
-    /// let first: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
-    /// // From here on, the cache answers even without the record.
-    /// for (key, _) in store.all() {
-    ///     store.set(&key, None);
-    /// }
-    /// let again: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
-    /// assert_eq!(first, again);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn local_cache(mut self, bytes: usize) -> Self {
-        self.settings.local_cache = bytes;
-        self
-    }
-
-    /// See [`Settings::local_cache_records`].
-    pub fn local_cache_records(mut self, records: usize) -> Self {
-        self.settings.local_cache_records = Some(records);
         self
     }
 
@@ -248,11 +122,22 @@ impl Builder {
         self
     }
 
-    /// Sets all settings at once. If `IDEMPOTENCY_MODE` set the mode of this builder (see
-    /// [`Idempotency::builder_from_env`]), that mode is kept. To replace it, call [`mode`](Self::mode) afterwards.
-    pub fn settings(mut self, settings: Settings) -> Self {
-        let mode = self.mode_outside.unwrap_or(settings.mode);
-        self.settings = Settings { mode, ..settings };
+    /// Changes settings: see [`Settings`]. If `IDEMPOTENCY_MODE` set the mode of this builder (see
+    /// [`Idempotency::builder_from_env`]), that mode is kept. To replace it, call [`mode`](Self::mode).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
+    /// let builder = Idempotency::builder(MemoryStore::new()).function("reports");
+    /// let idempotency = builder.settings(|s| s.lease_extension = Some(Duration::from_secs(30))).build()?;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn settings(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        let mode = self.settings.mode;
+        change(&mut self.settings);
+        if self.mode_outside.is_some() {
+            self.settings.mode = mode;
+        }
         self
     }
 

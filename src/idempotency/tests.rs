@@ -94,7 +94,7 @@ async fn handler_error_releases_the_key() {
 #[tokio::test(start_paused = true)]
 async fn recorded_error_is_replayed() {
     for bench in [
-        Bench::with(|builder| builder.on_handler_error(Recording::Record)),
+        Bench::with(|builder| builder.settings(|s| s.on_handler_error = Recording::Record)),
         Bench::with(|builder| builder.execution(Execution::AtMostOnce)),
     ] {
         assert!(bench.fail("k", 1).await.is_err());
@@ -175,7 +175,7 @@ async fn takeover_with_lost_message_runs_once() {
 
 #[tokio::test(start_paused = true)]
 async fn unrecorded_response_still_reaches_the_caller() {
-    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
+    let bench = Bench::with(|builder| builder.settings(|s| s.settle_within = Duration::ZERO));
     bench.store.script([Script::Pass, Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "an error would cause a second run");
     assert_eq!(bench.record("k").status(), Status::Started);
@@ -193,7 +193,7 @@ async fn nothing_runs_while_the_store_is_down() {
 
 #[tokio::test(start_paused = true)]
 async fn unprotected_runs_are_opt_in() {
-    let bench = Bench::with(|builder| builder.fail_open(true));
+    let bench = Bench::with(|builder| builder.settings(|s| s.fail_open = true));
     bench.store.script([Meets(Fault::Throttle)]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     // `fail_open` applies only if the store fails. A mismatch is still refused.
@@ -239,7 +239,7 @@ async fn deadline_bounds_lease_and_handler() {
 
 #[tokio::test(start_paused = true)]
 async fn operation_inside_itself_is_refused_immediately() {
-    let bench = Bench::with(|builder| builder.wait_in_progress(Duration::from_secs(60)));
+    let bench = Bench::with(|builder| builder.settings(|s| s.wait_in_progress = Duration::from_secs(60)));
     for is_optimistic in [false, true] {
         let bench = if is_optimistic { bench.optimistic(true) } else { bench.clone() };
         let (inner, start) = (bench.clone(), bench.now());
@@ -353,7 +353,7 @@ async fn freeze_before_handler_start_releases_the_key() {
 
 #[tokio::test(start_paused = true)]
 async fn oversized_response_is_not_retained() {
-    let bench = Bench::with(|builder| builder.max_response(3));
+    let bench = Bench::with(|builder| builder.settings(|s| s.max_response = 3));
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::NotRetained);
     assert_eq!(bench.runs(), 1);
@@ -361,7 +361,7 @@ async fn oversized_response_is_not_retained() {
 
 #[tokio::test(start_paused = true)]
 async fn response_at_the_limit_is_retained() {
-    let bench = Bench::with(|builder| builder.max_response(r#""run 1""#.len()));
+    let bench = Bench::with(|builder| builder.settings(|s| s.max_response = r#""run 1""#.len()));
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.runs(), 1);
@@ -543,10 +543,19 @@ fn invalid_settings_fail_the_build() {
         (builder().function("f").operation("a/b").build(), "'/'"),
         (builder().function("f").retention(Duration::ZERO).build(), "retention"),
         (builder().function("f").retention(Duration::MAX).build(), "retention"),
-        (builder().function("f").skew_margin(Duration::from_secs(3601)).build(), "skew_margin"),
-        (builder().function("f").lease_grace(Duration::MAX).build(), "lease_grace"),
-        (builder().function("f").lease_fallback(Duration::from_secs(86_401)).build(), "lease_fallback"),
-        (builder().function("f").lease_extension(Duration::MAX).build(), "lease_extension"),
+        (
+            builder().function("f").settings(|s| s.skew_margin = Duration::from_secs(3601)).build(),
+            "skew_margin",
+        ),
+        (builder().function("f").settings(|s| s.lease_grace = Duration::MAX).build(), "lease_grace"),
+        (
+            builder().function("f").settings(|s| s.lease_fallback = Duration::from_secs(86_401)).build(),
+            "lease_fallback",
+        ),
+        (
+            builder().function("f").settings(|s| s.lease_extension = Some(Duration::MAX)).build(),
+            "lease_extension",
+        ),
         (builder().build(), "AWS_LAMBDA_FUNCTION_NAME"),
     ] {
         let error = built.err().unwrap_or_else(|| panic!("built, without an error about {expected}"));

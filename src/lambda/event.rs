@@ -279,7 +279,7 @@ impl<T> EventLayer<T> {
     /// # #[derive(serde::Deserialize)]
     /// # struct Night { date: String }
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
-    /// let idempotency = Idempotency::builder(store).function("reports").max_response(0).build()?;
+    /// let idempotency = Idempotency::builder(store).function("reports").settings(|s| s.max_response = 0).build()?;
     /// let layer = idempotency
     ///     .events(|night: &Night| Key::new(&night.date))
     ///     .on_not_retained(serde_json::json!({"done": true}));

@@ -18,7 +18,7 @@ use crate::{future::BoxFuture, key::StoredKey, store::StoreError};
 ///
 /// Records that were written without a cipher are still replayed. A function without the cipher refuses an
 /// encrypted record with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), and runs nothing. The
-/// [local cache](crate::Builder::local_cache) holds plaintext in the process's memory.
+/// [local cache](crate::settings::Settings::local_cache) holds plaintext in the process's memory.
 ///
 /// `examples/encrypted_responses.rs` shows envelope encryption: each response gets its own data key, which a key
 /// encryption key wraps.

@@ -23,8 +23,8 @@ const LEFT: Duration = Duration::from_millis(1500);
 /// Returns the shop's operation in an invocation that has [`LEFT`].
 fn in_invocation(shop: &Shop, cut_off: bool) -> Operation {
     let now = system_clock().now();
-    let builder = Idempotency::builder(shop.store.clone()).function("shop").cut_off(cut_off);
-    let idempotency = builder.answer_reserve(Duration::from_millis(500)).build().unwrap();
+    let builder = Idempotency::builder(shop.store.clone()).function("shop").settings(|s| s.cut_off = cut_off);
+    let idempotency = builder.settings(|s| s.answer_reserve = Duration::from_millis(500)).build().unwrap();
     idempotency
         .for_invocation(Invocation::entered(now, now.saturating_add(LEFT), "r"))
         .operation("place")

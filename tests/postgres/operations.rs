@@ -236,7 +236,8 @@ async fn late_work_is_still_committed() {
     let server = server!();
     let shop = Shop::new(server).await;
     let (reserve, left) = (Duration::from_secs(8), Duration::from_secs(12));
-    let builder = Idempotency::builder(shop.store.clone()).function("shop").answer_reserve(reserve);
+    let builder =
+        Idempotency::builder(shop.store.clone()).function("shop").settings(|s| s.answer_reserve = reserve);
     let (mut client, key) = (server.client().await, Key::new("a").unwrap());
     let now = system_clock().now();
     let invocation = Invocation::entered(now, now.saturating_add(left), "r");

@@ -35,7 +35,8 @@ async fn completions_do_not_wait_for_the_pool() {
     let table = fresh_table();
     let store = patient(PostgresStore::pool_builder(pool.clone())).table(&table).build().unwrap();
     store.create_table().await.unwrap();
-    let builder = Idempotency::builder(store).function("orders").settle_within(Duration::from_secs(4));
+    let builder =
+        Idempotency::builder(store).function("orders").settings(|s| s.settle_within = Duration::from_secs(4));
     let idempotency = builder.build().unwrap();
     let effects = Arc::new(AtomicU32::new(0));
     for delivery in ["first", "second"] {

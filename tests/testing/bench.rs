@@ -89,7 +89,7 @@ fn deliveries_find_the_given_record_state() {
 #[test]
 fn unprotected_run_isnt_a_replay() {
     let bench = Bench::new();
-    let idempotency = bench.builder().fail_open(true).build().unwrap();
+    let idempotency = bench.builder().settings(|s| s.fail_open = true).build().unwrap();
     bench.outage_from(Call::Claim);
     let first = bench.deliver(&mut function_of(idempotency, bench.ledger(), false), &Event::json(ORDER));
     first.assert_ran();

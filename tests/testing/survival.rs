@@ -49,7 +49,7 @@ fn in_three_steps(bench: &Bench) -> Function {
 fn unprotected_runs_may_answer_differently() {
     let answers = Arc::new(AtomicU64::new(0));
     let open = |bench: &Bench| {
-        let idempotency = bench.builder().fail_open(true).build().unwrap();
+        let idempotency = bench.builder().settings(|s| s.fail_open = true).build().unwrap();
         let (ledger, answers) = (bench.ledger(), Arc::clone(&answers));
         Function::new(move |order: Value| {
             let (idempotency, ledger) = (idempotency.clone(), ledger.clone());
@@ -364,7 +364,7 @@ fn random_keys_and_events_are_accepted() {
 
 /// Returns a function whose handler makes a text of each step's error, and whose failures are recorded.
 fn with_errors_as_text(bench: &Bench) -> Function {
-    let idempotency = bench.builder().on_handler_error(Recording::Record).build().unwrap();
+    let idempotency = bench.builder().settings(|s| s.on_handler_error = Recording::Record).build().unwrap();
     let (steps, ledger) = (bench.idempotency(), bench.ledger());
     let handler = move |event: LambdaEvent<Value>| {
         let (steps, ledger) = (steps.clone(), ledger.clone());

@@ -155,7 +155,7 @@ async fn messages_in_progress_are_returned() {
 
 #[tokio::test]
 async fn completed_messages_without_response_are_acknowledged() {
-    let bench = Bench::with(|builder| builder.max_response(0));
+    let bench = Bench::with(|builder| builder.settings(|s| s.max_response = 0));
     let batch = sqs([Message::new("m1", "a")]);
     for _ in 0..2 {
         assert_eq!(deliver(&bench.worker(by_order), &batch).await, [""; 0]);
@@ -315,13 +315,15 @@ async fn empty_batches_succeed_and_other_sources_fail() {
 async fn unrecorded_failures_are_always_returned() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a"), Message::new("m3", "fail 1")]);
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
-        let bench = Bench::with(|builder| builder.execution(execution).settle_within(Duration::from_secs(1)));
+        let bench = Bench::with(|builder| {
+            builder.execution(execution).settings(|s| s.settle_within = Duration::from_secs(1))
+        });
         bench.settles_in_vain();
         let worker = bench.worker(by_order).acknowledge_permanent_failures(true);
         assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: m2 succeeded");
     }
     // An unprotected run is never recorded.
-    let bench = Bench::with(|builder| builder.fail_open(true));
+    let bench = Bench::with(|builder| builder.settings(|s| s.fail_open = true));
     bench.store.is_down.store(true, Ordering::SeqCst);
     let worker = bench.worker(by_order).acknowledge_permanent_failures(true);
     assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"]);
@@ -331,7 +333,7 @@ async fn unrecorded_failures_are_always_returned() {
 async fn unretained_failures_remain_failures() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
     for (acknowledges, returned) in [(false, vec!["m1"]), (true, vec![])] {
-        let bench = Bench::with(|builder| builder.max_response(0));
+        let bench = Bench::with(|builder| builder.settings(|s| s.max_response = 0));
         for _ in 0..2 {
             let worker = bench.worker(by_order).acknowledge_permanent_failures(acknowledges);
             assert_eq!(deliver(&worker, &batch).await, returned, "{acknowledges}");
@@ -428,7 +430,8 @@ async fn unprotected_handlers_run_until_response_is_due() {
 async fn handlers_without_cut_off_run_past_deadline() {
     for mode in [Mode::Enforce, Mode::Shadow] {
         let clock = Paused::new();
-        let build = |builder: Builder| builder.clock(clock.clone()).cut_off(false).mode(mode);
+        let build =
+            |builder: Builder| builder.clock(clock.clone()).settings(|s| s.cut_off = false).mode(mode);
         let bench = Bench::over(Arc::new(MemoryStore::new()), build);
         let worker = bench.worker(by_order);
         let batch = sqs([Message::new("m1", "takes 60000"), Message::new("m2", "takes 1")]);
@@ -448,7 +451,7 @@ async fn handlers_without_cut_off_run_past_deadline() {
 async fn late_successes_are_acknowledged_in_time() {
     for takes in ["takes 9700", "takes 9900"] {
         let clock = Paused::new();
-        let build = |builder: Builder| builder.clock(clock.clone()).cut_off(false);
+        let build = |builder: Builder| builder.clock(clock.clone()).settings(|s| s.cut_off = false);
         let bench = Bench::over(Arc::new(MemoryStore::new()), build);
         let worker = bench.worker(by_order);
         let (batch, began) = (sqs([Message::new("m1", takes)]), clock.now());
@@ -466,7 +469,7 @@ async fn late_successes_are_acknowledged_in_time() {
 #[tokio::test(start_paused = true)]
 async fn late_successes_are_recorded() {
     let clock = Paused::new();
-    let build = |builder: Builder| builder.clock(clock.clone()).cut_off(false);
+    let build = |builder: Builder| builder.clock(clock.clone()).settings(|s| s.cut_off = false);
     let bench = Bench::over(Arc::new(MemoryStore::new()), build);
     bench.is_slow(20);
     let (worker, batch) = (bench.worker(by_order), sqs([Message::new("m1", "takes 9880")]));
@@ -525,7 +528,7 @@ async fn waiting_messages_claim_nothing_near_deadlines() {
     let clock = Paused::new();
     let wait = Duration::from_secs(60);
     let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| {
-        builder.clock(clock.clone()).wait_in_progress(wait)
+        builder.clock(clock.clone()).settings(|s| s.wait_in_progress = wait)
     });
     let worker = bench.worker(by_order).reserve(Duration::from_secs(5));
     let first = sqs([Message::new("m1", "takes 23000")]);

@@ -446,7 +446,9 @@ fn written(description: &Description) -> Value {
 fn descriptions_list_every_changed_setting() {
     recording::begin();
     let builder = Idempotency::builder(MemoryStore::new()).function("shop").operation("charge");
-    let builder = builder.execution(Execution::AtMostOnce).skew_margin(std::time::Duration::from_secs(7));
+    let builder = builder
+        .execution(Execution::AtMostOnce)
+        .settings(|s| s.skew_margin = std::time::Duration::from_secs(7));
     let idempotency = builder.mode(Mode::Shadow).build().unwrap();
     let fields = KeyFields::new(["/order", "/line"]).unwrap().all_required();
     let http = idempotency.http().key_alias(HeaderName::from_static("x-key")).key_fields(fields.clone());

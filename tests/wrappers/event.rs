@@ -529,8 +529,8 @@ async fn duplicates_of_unretained_answers_get_the_substitute() {
         (r#"{"id":"a"}"#, Some("\"order 1\""), Some(r#"{"done":true}"#)),
         (r#"{"id":"b","fail":true}"#, None, None),
     ] {
-        let builder = Idempotency::builder(empty_store()).function("orders").max_response(0);
-        let idempotency = builder.on_handler_error(Recording::Record).build().unwrap();
+        let builder = Idempotency::builder(empty_store()).function("orders").settings(|s| s.max_response = 0);
+        let idempotency = builder.settings(|s| s.on_handler_error = Recording::Record).build().unwrap();
         recording::shown(&idempotency);
         let service = idempotency.events(key).on_not_retained(done.clone()).layer(handler(&Runs::default()));
         for expected in [first, again] {

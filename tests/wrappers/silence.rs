@@ -196,7 +196,7 @@ fn layers_show_themselves(idempotency: &Idempotency) {
 async fn operator_and_handler_errors_leak_nothing() {
     let store = MemoryStore::new();
     let builder = Idempotency::builder(store.clone()).function("values");
-    let idempotency = builder.on_handler_error(Recording::Record).build().unwrap();
+    let idempotency = builder.settings(|s| s.on_handler_error = Recording::Record).build().unwrap();
     let (key, payload) = (Key::new(secret("run")).unwrap(), secret("sum"));
     let run = async |payload: &str| {
         let handler = || async {

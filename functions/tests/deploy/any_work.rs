@@ -52,7 +52,11 @@ async fn as_a_function() {
 async fn serve() -> Result<(), Error> {
     tracing::init_default_subscriber();
     let builder = Idempotency::builder_from_env().await?;
-    let builder = builder.lease_fallback(FALLBACK).lease_grace(GRACE).skew_margin(MARGIN);
+    let builder = builder.settings(|s| {
+        s.lease_fallback = FALLBACK;
+        s.lease_grace = GRACE;
+        s.skew_margin = MARGIN;
+    });
     let layer = builder.build()?.events(|work: &Work| Key::new(&work.id));
     run_concurrent(ServiceBuilder::new().layer(layer).service(service_fn(handle))).await
 }

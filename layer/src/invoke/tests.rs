@@ -63,7 +63,7 @@ impl Bench {
         rules.settings.answer_reserve = reserve;
         let store = Faulty { store: MemoryStore::new(), defect };
         let builder = lambda_idempotency::Idempotency::builder(store).function("f");
-        let idempotency = builder.settings(rules.settings.clone()).build().unwrap();
+        let idempotency = builder.settings(|s| *s = rules.settings.clone()).build().unwrap();
         let upstream = Upstream::new(server.url("").trim_start_matches("http://"));
         let protection = Protection::new(idempotency, rules, upstream, Telemetry::default()).unwrap();
         Self { protection, posted, _server: server }

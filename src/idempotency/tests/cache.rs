@@ -20,7 +20,7 @@ fn cached() -> Bench {
 }
 
 fn cached_with(configure: impl FnOnce(Builder) -> Builder) -> Bench {
-    Bench::with(|builder| configure(builder.local_cache(SMALLEST)))
+    Bench::with(|builder| configure(builder.settings(|s| s.local_cache = SMALLEST)))
 }
 
 impl Bench {
@@ -64,7 +64,7 @@ impl Bench {
 
 #[tokio::test(start_paused = true)]
 async fn cache_is_off_by_default() {
-    for bench in [Bench::new(), Bench::with(|builder| builder.local_cache(0))] {
+    for bench in [Bench::new(), Bench::with(|builder| builder.settings(|s| s.local_cache = 0))] {
         bench.ran("k").await;
         assert_eq!(bench.calls("k").await, ["claim"]);
         assert_eq!(bench.calls("k").await, ["claim"]);
@@ -92,7 +92,7 @@ async fn cached_duplicate_costs_no_request() {
 async fn replay_fills_the_cache() {
     let first = Bench::new();
     first.ran("k").await;
-    let other = first.beside(|builder| builder.local_cache(SMALLEST));
+    let other = first.beside(|builder| builder.settings(|s| s.local_cache = SMALLEST));
     assert_eq!(other.calls("k").await, ["claim"]);
     assert_eq!(other.calls("k").await, NOTHING);
     assert_eq!(other.run("k", 1).await.unwrap(), "run 1");
@@ -248,8 +248,11 @@ async fn ambiguous_operator_write_drops_the_cached_copy() {
     assert_eq!(bench.run("lost", 1).await.unwrap(), "run 2");
 
     let meddling = Meddling::default();
-    let bench =
-        Idempotency::builder(meddling.clone()).function("tests").local_cache(SMALLEST).build().unwrap();
+    let bench = Idempotency::builder(meddling.clone())
+        .function("tests")
+        .settings(|s| s.local_cache = SMALLEST)
+        .build()
+        .unwrap();
     let operation = bench.operation("step").unwrap();
     let run = |value: u32| operation.run(Key::new("k").unwrap(), &1, async move || Ok::<_, TestError>(value));
     assert_eq!((run(1).await.unwrap(), run(2).await.unwrap()), (1, 1));
@@ -340,7 +343,7 @@ impl Store for Meddling {
 async fn clearing_cache_discards_answers_in_flight() {
     let meddling = Meddling::default();
     let builder = Idempotency::builder(meddling.clone()).function("tests");
-    let idempotency = builder.local_cache(SMALLEST).build().unwrap();
+    let idempotency = builder.settings(|s| s.local_cache = SMALLEST).build().unwrap();
     let run = async || {
         let step = idempotency.operation("step").unwrap();
         let run = step.run(Key::new("k").unwrap(), &1, async || Ok::<_, TestError>(1));
@@ -371,7 +374,7 @@ async fn operations_have_separate_cache_entries() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_callers_get_their_own_responses() {
     // 24 responses of 4 KiB don't all fit into the cache, so some are evicted and added again all the time.
-    let bench = cached_with(|builder| builder.wait_in_progress(Duration::from_secs(20)));
+    let bench = cached_with(|builder| builder.settings(|s| s.wait_in_progress = Duration::from_secs(20)));
     let tasks: Vec<_> = (0..32)
         .map(|task| {
             let bench = bench.clone();
@@ -410,7 +413,12 @@ async fn only_confirmed_outcomes_are_cached() {
     bench.claim("by hand").await.release().await.unwrap();
     assert_eq!(bench.ran("released").await, "run 1");
     // A run whose outcome isn't recorded: the next delivery finds the claim in progress.
-    let without_retries = bench.beside(|builder| builder.local_cache(SMALLEST).settle_within(Duration::ZERO));
+    let without_retries = bench.beside(|builder| {
+        builder.settings(|s| {
+            s.local_cache = SMALLEST;
+            s.settle_within = Duration::ZERO;
+        })
+    });
     without_retries.store.script([Script::Pass, Meets(Fault::LoseRequest), Meets(Fault::Throttle)]);
     assert_eq!(without_retries.run("unrecorded", 1).await.unwrap(), "run 2");
     bench.store.take_calls();
@@ -425,10 +433,10 @@ async fn only_confirmed_outcomes_are_cached() {
 
 #[tokio::test(start_paused = true)]
 async fn unretained_responses_are_not_cached() {
-    let bench = cached_with(|builder| builder.max_response(1));
+    let bench = cached_with(|builder| builder.settings(|s| s.max_response = 1));
     bench.ran("k").await;
     // The store accepted the outcome, but not its response.
-    let refused = bench.beside(|builder| builder.local_cache(SMALLEST));
+    let refused = bench.beside(|builder| builder.settings(|s| s.local_cache = SMALLEST));
     refused.store.script([Script::Pass, Meets(Fault::Unstorable)]);
     refused.ran("l").await;
     for (bench, key) in [(&bench, "k"), (&refused, "l")] {
@@ -484,7 +492,8 @@ async fn damaged_responses_are_not_cached() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_cached_before_a_snapshot() {
     let store = ScriptedStore::default();
-    let builder = Idempotency::builder(store.clone()).function("tests").local_cache(SMALLEST);
+    let builder =
+        Idempotency::builder(store.clone()).function("tests").settings(|s| s.local_cache = SMALLEST);
     let idempotency = builder
         .build_in(|name| (name == "AWS_LAMBDA_INITIALIZATION_TYPE").then(|| "snap-start".to_owned()))
         .unwrap();
@@ -507,7 +516,7 @@ async fn nothing_is_cached_before_a_snapshot() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_duplicate_uses_the_cache() {
-    let bench = cached_with(|builder| builder.wait_in_progress(Duration::from_secs(10)));
+    let bench = cached_with(|builder| builder.settings(|s| s.wait_in_progress = Duration::from_secs(10)));
     let slow = bench.with_handler("k", 1, async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok("slow".to_owned())

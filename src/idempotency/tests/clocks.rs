@@ -57,8 +57,9 @@ async fn set_back_clock_never_admits_a_second_handler() {
     }
     for (step, after) in STEPS.into_iter().flat_map(|step| [1, 4, 5, 8].map(|after| (step, after))) {
         for fails_later in [false, true] {
-            let bench = Bench::with(|builder| builder.lease_extension(seconds(9))).ahead();
-            let other = bench.apart(|builder| builder.lease_extension(seconds(9)));
+            let bench =
+                Bench::with(|builder| builder.settings(|s| s.lease_extension = Some(seconds(9)))).ahead();
+            let other = bench.apart(|builder| builder.settings(|s| s.lease_extension = Some(seconds(9))));
             let ended = Arc::default();
             let ends = Ends(Arc::clone(&ended));
             let store = bench.store.clone();
@@ -101,7 +102,7 @@ async fn set_back_clock_never_admits_a_second_handler() {
 #[tokio::test(start_paused = true)]
 async fn set_back_clock_keeps_extending_the_lease() {
     for step in [1900, 30_000, 3_600_000].map(Duration::from_millis) {
-        let bench = Bench::with(|builder| builder.lease_extension(seconds(9))).ahead();
+        let bench = Bench::with(|builder| builder.settings(|s| s.lease_extension = Some(seconds(9)))).ahead();
         let handler = async {
             tokio::time::sleep(seconds(60)).await;
             Ok("done".to_owned())
@@ -114,7 +115,7 @@ async fn set_back_clock_keeps_extending_the_lease() {
 #[tokio::test(start_paused = true)]
 async fn set_back_clock_does_not_prolong_waits() {
     for step in STEPS.map(seconds) {
-        let bench = Bench::with(|builder| builder.wait_in_progress(seconds(5))).ahead();
+        let bench = Bench::with(|builder| builder.settings(|s| s.wait_in_progress = seconds(5))).ahead();
         let other = bench.apart(|builder| builder);
         other.in_invocation(other.now().saturating_add(seconds(800))).abandon("k", 1).await;
         let inside = bench.in_invocation(bench.now().saturating_add(seconds(20)));
@@ -205,7 +206,7 @@ async fn corrected_clock_judges_later_claims() {
 async fn long_settle_within_is_honoured() {
     for (within, outage) in [(600, 150), (600, 550), (840, 800)] {
         for staged in [false, true] {
-            let bench = Bench::with(|builder| builder.settle_within(seconds(within)));
+            let bench = Bench::with(|builder| builder.settings(|s| s.settle_within = seconds(within)));
             let inside = bench.in_invocation(bench.now().saturating_add(seconds(880)));
             let store = bench.store.clone();
             let handler = async {
@@ -226,7 +227,7 @@ async fn long_settle_within_is_honoured() {
 /// The claim is lost, and the claim that only records the outcome fails for a long time.
 #[tokio::test(start_paused = true)]
 async fn reclaims_are_retried_for_settle_within() {
-    let bench = Bench::with(|builder| builder.settle_within(seconds(600)));
+    let bench = Bench::with(|builder| builder.settings(|s| s.settle_within = seconds(600)));
     let inside = bench.in_invocation(bench.now().saturating_add(seconds(880)));
     let store = bench.store.clone();
     let handler = async {

@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use super::*;
 
 fn opened() -> Bench {
-    Bench::with(|builder| builder.fail_open(true))
+    Bench::with(|builder| builder.settings(|s| s.fail_open = true))
 }
 
 /// Delivers `count` duplicates at once, and returns how many of them ran.
@@ -61,7 +61,12 @@ async fn keys_that_ran_never_run_unprotected() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_delivery_never_runs_unprotected() {
-    let bench = Bench::with(|builder| builder.fail_open(true).wait_in_progress(Duration::from_secs(5)));
+    let bench = Bench::with(|builder| {
+        builder.settings(|s| {
+            s.fail_open = true;
+            s.wait_in_progress = Duration::from_secs(5);
+        })
+    });
     bench.beside(|builder| builder).abandon("k", 1).await;
     bench.store.fail_after(Duration::from_secs(1), Duration::from_secs(600), Meets(Fault::Throttle));
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Unavailable, "the store has answered it");

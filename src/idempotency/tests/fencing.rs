@@ -153,7 +153,7 @@ async fn claims_settle_by_complete_fail_or_release() {
 
 #[tokio::test(start_paused = true)]
 async fn fenced_and_unrecorded_are_distinct_errors() {
-    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
+    let bench = Bench::with(|builder| builder.settings(|s| s.settle_within = Duration::ZERO));
     let fingerprint = Fingerprint::of(&1).unwrap();
     let begin = |key: &'static str| {
         let bench = bench.clone();
@@ -180,7 +180,7 @@ fn has(events: &[String], name: &str) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn failed_release_is_logged_as_not_released() {
-    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
+    let bench = Bench::with(|builder| builder.settings(|s| s.settle_within = Duration::ZERO));
     let claim = bench.hold("k").await;
     bench.store.script([Meets(Fault::Throttle)]);
     let released = async {
@@ -199,7 +199,7 @@ async fn failed_release_is_logged_as_not_released() {
 async fn unrun_handler_is_never_logged_as_unrecorded() {
     let mut failed_releases = 0;
     for reads in 0..10 {
-        let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
+        let bench = Bench::with(|builder| builder.settings(|s| s.settle_within = Duration::ZERO));
         bench.freeze_after(reads, 59_000);
         bench.store.script([Script::Pass, Meets(Fault::Throttle)]);
         let events = bench.recorded(bench.run("k", 1)).await;
@@ -229,7 +229,7 @@ async fn unresolved_commit_never_logs_nothing_was_written() {
     let bench = Bench::new();
     bench.store.script([Script::Pass, Meets(Fault::Late)]);
     let wrapped = bench.recorded(bench.with_handler("k", 1, pay())).await;
-    let bench = Bench::with(|builder| builder.mode(Mode::Off).settle_within(Duration::ZERO));
+    let bench = Bench::with(|builder| builder.mode(Mode::Off).settings(|s| s.settle_within = Duration::ZERO));
     bench.store.script([Meets(Fault::LoseRequest)]);
     let unenforced = bench.recorded(bench.with_handler("k", 1, pay())).await;
     for events in [by_hand, wrapped, unenforced] {
@@ -287,7 +287,7 @@ async fn chunks_of_commit_in_doubt_are_kept() {
 #[tokio::test(start_paused = true)]
 async fn commit_needs_a_transactional_store() {
     let builder = Idempotency::builder(Plain::default()).function("tests");
-    let idempotency = builder.settle_within(Duration::from_secs(1)).build().unwrap();
+    let idempotency = builder.settings(|s| s.settle_within = Duration::from_secs(1)).build().unwrap();
     let operation = idempotency.operation("step").unwrap();
     let begun = operation.begin(Key::new("k").unwrap(), Fingerprint::of(&1).unwrap()).await.unwrap();
     let Begun::Claimed(claim) = begun else { panic!("a replay") };

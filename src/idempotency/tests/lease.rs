@@ -11,7 +11,7 @@ use crate::{Begun, Failure, staging};
 const LENGTH: Duration = Duration::from_secs(30);
 
 fn extending() -> Bench {
-    Bench::with(|builder| builder.lease_extension(LENGTH))
+    Bench::with(|builder| builder.settings(|s| s.lease_extension = Some(LENGTH)))
 }
 
 /// Records the time when it's dropped.
@@ -160,7 +160,9 @@ async fn replaced_at_most_once_claim_is_retryable() {
         ErrorKind::OutcomeUnknown,
     ]);
     for (state, expected) in cases {
-        let bench = Bench::with(|builder| builder.lease_extension(LENGTH).execution(Execution::AtMostOnce));
+        let bench = Bench::with(|builder| {
+            builder.settings(|s| s.lease_extension = Some(LENGTH)).execution(Execution::AtMostOnce)
+        });
         let other = bench.clone();
         let running = tokio::spawn(async move { cut_off(&bench, "k").await });
         sleep(12).await;
@@ -196,7 +198,7 @@ async fn lease_never_outlasts_deadline_plus_grace() {
 #[tokio::test(start_paused = true)]
 async fn late_result_is_recorded_without_cut_off() {
     for (seconds, millis) in [(10, 0), (10, 200), (11, 500), (40, 0)] {
-        let bench = Bench::with(|builder| builder.cut_off(false));
+        let bench = Bench::with(|builder| builder.settings(|s| s.cut_off = false));
         let deadline = bench.now().saturating_add(Duration::from_secs(10));
         let invoked = bench.in_invocation(deadline);
         let result = invoked.with_handler("k", 1, async {
@@ -210,7 +212,12 @@ async fn late_result_is_recorded_without_cut_off() {
 
 #[tokio::test(start_paused = true)]
 async fn successor_fences_a_late_result() {
-    let bench = Bench::with(|builder| builder.lease_extension(LENGTH).cut_off(false));
+    let bench = Bench::with(|builder| {
+        builder.settings(|s| {
+            s.lease_extension = Some(LENGTH);
+            s.cut_off = false;
+        })
+    });
     let other = bench.clone();
     let handler = async {
         sleep(12).await;

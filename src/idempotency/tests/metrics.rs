@@ -101,7 +101,7 @@ async fn normal_outcomes_are_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_are_counted() {
-    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
+    let bench = Bench::with(|builder| builder.settings(|s| s.settle_within = Duration::ZERO));
     counts(bench.abandon("k", 1), &[("abandoned", 1), ("executed", 1)], 1).await;
     counts(bench.run("k", 1), &[("in_progress", 1)], 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
@@ -124,7 +124,8 @@ async fn failures_are_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn setting_dependent_outcomes_are_counted() {
-    let bench = Bench::with(|builder| builder.max_response(1).execution(Execution::AtMostOnce));
+    let bench =
+        Bench::with(|builder| builder.settings(|s| s.max_response = 1).execution(Execution::AtMostOnce));
     counts(bench.run("k", 1), &[("executed", 1), ("recorded", 1), ("response_omitted", 1)], 2).await;
     counts(bench.run("k", 1), &[("not_retained", 1)], 1).await;
     bench.abandon("m", 1).await;
@@ -135,7 +136,7 @@ async fn setting_dependent_outcomes_are_counted() {
     let by_hand = bench.idempotency.resolve(&key, &seen, Resolution::Release);
     counts(by_hand, &[("resolved", 1)], 0).await;
 
-    let bench = Bench::with(|builder| builder.fail_open(true));
+    let bench = Bench::with(|builder| builder.settings(|s| s.fail_open = true));
     bench.store.script([Meets(Fault::Throttle)]);
     counts(bench.run("k", 1), &[("store_unavailable", 1), ("unprotected", 1)], 1).await;
     let late = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(10)));
@@ -145,7 +146,7 @@ async fn setting_dependent_outcomes_are_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn cache_hits_are_counted() {
-    let bench = Bench::with(|builder| builder.local_cache(1 << 20));
+    let bench = Bench::with(|builder| builder.settings(|s| s.local_cache = 1 << 20));
     counts(bench.run("k", 1), &[("executed", 1), ("recorded", 1)], 2).await;
     counts(bench.run("k", 1), &[("local_cache_hit", 1), ("replayed", 1)], 1).await;
     counts(bench.run("k", 2), &[("local_cache_hit", 1), ("mismatch", 1)], 1).await;
@@ -163,7 +164,7 @@ async fn deposit(bench: &Bench, key: &str, at_least: i64) {
 
 #[tokio::test(start_paused = true)]
 async fn transaction_outcomes_are_counted() {
-    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
+    let bench = Bench::with(|builder| builder.settings(|s| s.settle_within = Duration::ZERO));
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 2).await;
     counts(deposit(&bench, "m", 9), &[("declined", 1), ("executed", 1), ("released", 1)], 3).await;
     bench.store.script([Script::Pass, Meets(Fault::Throttle)]);
@@ -179,7 +180,8 @@ async fn transaction_outcomes_are_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn optimistic_runs_are_counted() {
-    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).optimistic(false);
+    let bench =
+        Bench::with(|builder| builder.settings(|s| s.settle_within = Duration::ZERO)).optimistic(false);
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 1).await;
     // The handler ran again, but its write wasn't applied, and the first outcome was replayed.
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("replayed", 1)], 1).await;
@@ -194,14 +196,15 @@ async fn optimistic_runs_are_counted() {
     let reading_first = bench.optimistic(true);
     counts(reading_first.run("k", 1), &[("replayed", 1)], 1).await;
     counts(reading_first.run("k", 2), &[("mismatch", 1)], 1).await;
-    let cached = Bench::with(|builder| builder.local_cache(1 << 20)).optimistic(false);
+    let cached = Bench::with(|builder| builder.settings(|s| s.local_cache = 1 << 20)).optimistic(false);
     counts(cached.run("k", 1), &[("executed", 1), ("recorded", 1)], 1).await;
     counts(cached.run("k", 2), &[("local_cache_hit", 1), ("mismatch", 1)], 1).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn extensions_are_counted() {
-    let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(30)));
+    let bench =
+        Bench::with(|builder| builder.settings(|s| s.lease_extension = Some(Duration::from_secs(30))));
     bench.store.script([Script::Pass, Meets(Fault::Throttle), Script::Pass]);
     let long = bench.with_handler("k", 1, async {
         tokio::time::sleep(Duration::from_secs(15)).await;
@@ -231,7 +234,7 @@ fn each_metric_has_its_unit() {
 
 #[tokio::test(start_paused = true)]
 async fn unenforced_deliveries_are_counted() {
-    let off = Bench::with(|builder| builder.mode(Mode::Off).settle_within(Duration::ZERO));
+    let off = Bench::with(|builder| builder.mode(Mode::Off).settings(|s| s.settle_within = Duration::ZERO));
     off.store.script([Meets(Fault::LoseRequest)]);
     counts(deposit(&off, "k", 0), &[("not_enforced", 1), ("unresolved", 1)], 0).await;
     counts(

@@ -92,7 +92,7 @@ fn settings_keep_the_environment_mode() {
     let built = |outside: Option<Mode>, code: Option<Mode>| {
         let settings = Settings { mode: Mode::Shadow, ..Settings::default() };
         let builder = Idempotency::builder(MemoryStore::new()).function("tests").outside(outside, false);
-        let builder = builder.settings(settings);
+        let builder = builder.settings(|s| *s = settings);
         let builder = match code {
             Some(mode) => builder.mode(mode),
             None => builder,
@@ -109,7 +109,7 @@ fn settings_keep_the_environment_mode() {
 #[test]
 fn only_mode_off_works_without_store() {
     let off = || Idempotency::builder(MemoryStore::new()).function("tests").outside(Some(Mode::Off), true);
-    let built = off().settings(Settings::default()).build_in(|_| None).unwrap();
+    let built = off().settings(|s| *s = Settings::default()).build_in(|_| None).unwrap();
     assert_eq!(built.settings().mode, Mode::Off);
     for mode in [Mode::Enforce, Mode::Shadow] {
         let errors = [

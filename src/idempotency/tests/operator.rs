@@ -66,7 +66,8 @@ async fn operators_completion_fences_the_late_executor() {
 /// If a lease is extended between an operator's read and write, the write still fences the claim.
 #[tokio::test(start_paused = true)]
 async fn operator_fences_an_extended_claim() {
-    let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(30)));
+    let bench =
+        Bench::with(|builder| builder.settings(|s| s.lease_extension = Some(Duration::from_secs(30))));
     let operator = bench.clone();
     let result = bench
         .with_handler("k", 1, async move {
@@ -287,7 +288,12 @@ async fn decisions_on_stale_claims_spare_live_ones() {
 
 #[tokio::test(start_paused = true)]
 async fn unstorable_operator_response_is_an_error() {
-    let bench = Bench::with(|builder| builder.max_response(10).settle_within(Duration::ZERO));
+    let bench = Bench::with(|builder| {
+        builder.settings(|s| {
+            s.max_response = 10;
+            s.settle_within = Duration::ZERO;
+        })
+    });
     bench.abandon("k", 1).await;
     let before = bench.record("k");
     bench.store.take_calls();

@@ -26,8 +26,12 @@ impl Bench {
 /// as a failure, since the store fails. Then the first attempt is applied.
 #[tokio::test(start_paused = true)]
 async fn failed_conclusion_leaves_transaction_in_doubt() {
-    let bench =
-        Bench::with(|builder| builder.on_handler_error(Recording::Record).settle_within(Duration::ZERO));
+    let bench = Bench::with(|builder| {
+        builder.settings(|s| {
+            s.on_handler_error = Recording::Record;
+            s.settle_within = Duration::ZERO;
+        })
+    });
     let bench = bench.optimistic(false);
     bench.store.script([Meets(Fault::Late), Script::Pass, Meets(Fault::Throttle)]);
     let paying = bench.with_handler("k", 1, async {
@@ -141,7 +145,8 @@ async fn failed_optimistic_handler_sends_nothing() {
     assert_eq!(payload.downcast_ref::<&str>(), Some(&"the handler's own panic"));
     assert!(bench.store.take_calls().is_empty() && bench.store.inner.all().is_empty());
     // With `Recording::Record`, the failure is stored.
-    let bench = Bench::with(|builder| builder.on_handler_error(Recording::Record)).optimistic(false);
+    let bench =
+        Bench::with(|builder| builder.settings(|s| s.on_handler_error = Recording::Record)).optimistic(false);
     assert!(matches!(bench.fail("k", 1).await, Err(RunError::Recorded(_))));
     assert_eq!(bench.record("k").status(), Status::Failed);
     assert!(matches!(bench.deposit("k", 1, "late").await, Err(RunError::Recorded(_))));
@@ -150,7 +155,8 @@ async fn failed_optimistic_handler_sends_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn outcome_without_writes_needs_no_transaction() {
-    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).optimistic(false);
+    let bench =
+        Bench::with(|builder| builder.settings(|s| s.settle_within = Duration::ZERO)).optimistic(false);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!((bench.store.take_calls(), bench.runs()), (vec!["conclude", "conclude"], 2));
@@ -162,7 +168,12 @@ async fn outcome_without_writes_needs_no_transaction() {
 
 #[tokio::test(start_paused = true)]
 async fn optimistic_outcomes_are_cached() {
-    let bench = Bench::with(|builder| builder.local_cache(SMALLEST_CACHE).settle_within(Duration::ZERO));
+    let bench = Bench::with(|builder| {
+        builder.settings(|s| {
+            s.local_cache = SMALLEST_CACHE;
+            s.settle_within = Duration::ZERO;
+        })
+    });
     let optimistic = bench.optimistic(false);
     optimistic.deposit("k", 1, "first").await.unwrap();
     optimistic.store.take_calls();
@@ -172,7 +183,8 @@ async fn optimistic_outcomes_are_cached() {
     assert_eq!(kind(optimistic.hang("k", 2).await), ErrorKind::Mismatch);
     assert!(bench.store.take_calls().is_empty(), "the store gets no request");
     // Another process reads the outcome once, and then answers from its cache.
-    let beside = bench.beside(|builder| builder.local_cache(SMALLEST_CACHE)).optimistic(true);
+    let beside =
+        bench.beside(|builder| builder.settings(|s| s.local_cache = SMALLEST_CACHE)).optimistic(true);
     for calls in [vec!["read"], vec![]] {
         assert_eq!(beside.hang("k", 1).await.unwrap(), "first");
         assert_eq!(beside.store.take_calls(), calls);
@@ -186,7 +198,9 @@ async fn optimistic_outcomes_are_cached() {
 
 #[tokio::test(start_paused = true)]
 async fn only_the_deadline_limits_optimistic_runs() {
-    let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(10))).optimistic(false);
+    let bench =
+        Bench::with(|builder| builder.settings(|s| s.lease_extension = Some(Duration::from_secs(10))))
+            .optimistic(false);
     let long = |seconds| async move {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         Ok("done".to_owned())
@@ -203,7 +217,8 @@ async fn only_the_deadline_limits_optimistic_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn optimistic_store_failure_writes_nothing() {
-    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).optimistic(true);
+    let bench =
+        Bench::with(|builder| builder.settings(|s| s.settle_within = Duration::ZERO)).optimistic(true);
     bench.store.script([Meets(Fault::Throttle)]);
     assert_eq!(kind(bench.deposit("k", 1, "first").await), ErrorKind::Unavailable);
     assert_eq!(bench.store.take_calls(), ["read"]);

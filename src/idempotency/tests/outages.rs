@@ -141,7 +141,7 @@ async fn responses_after_front_end_limit_are_kept() {
 #[tokio::test(start_paused = true)]
 async fn claims_after_front_end_limit_are_sent() {
     for fail_open in [false, true] {
-        let bench = Bench::with(|builder| builder.fail_open(fail_open));
+        let bench = Bench::with(|builder| builder.settings(|s| s.fail_open = fail_open));
         let now = bench.now();
         let invocation = Invocation::entered(now, now.saturating_add(seconds(60.0)), "id")
             .with_caller_waiting_until(now.saturating_add(seconds(29.0)));
@@ -164,7 +164,7 @@ async fn claims_after_front_end_limit_are_sent() {
 async fn unsent_claims_never_cause_unprotected_runs() {
     let mut refused = 0;
     for reads in 0..8 {
-        let bench = Bench::with(|builder| builder.fail_open(true));
+        let bench = Bench::with(|builder| builder.settings(|s| s.fail_open = true));
         bench.abandon("k", 1).await;
         tokio::time::sleep(seconds(63.0)).await;
         let inside = bench.in_invocation(bench.now().saturating_add(seconds(10.0)));
@@ -188,7 +188,7 @@ async fn claims_frozen_past_deadline_never_run_unprotected() {
     for script in
         [vec![Meets(Fault::Silence)], vec![Meets(Fault::Silence); 2], vec![Meets(Fault::Silence); 3]]
     {
-        let bench = Bench::with(|builder| builder.fail_open(true));
+        let bench = Bench::with(|builder| builder.settings(|s| s.fail_open = true));
         let inside = bench.in_invocation(bench.now().saturating_add(seconds(10.0)));
         bench.store.script(script);
         let freeze = async {
@@ -205,7 +205,7 @@ async fn claims_frozen_past_deadline_never_run_unprotected() {
 /// recorded before the deadline.
 #[tokio::test(start_paused = true)]
 async fn hanging_chunk_write_leaves_time_to_settle() {
-    let bench = Bench::with(|builder| builder.cut_off(false));
+    let bench = Bench::with(|builder| builder.settings(|s| s.cut_off = false));
     bench.store.limit_inline(1);
     let deadline = bench.now().saturating_add(seconds(10.0));
     let store = bench.store.clone();
@@ -244,7 +244,7 @@ async fn failed_claim_leaves_handler_half_the_time() {
     for script in
         [Meets(Fault::Throttle), Meets(Fault::Refuse), Meets(Fault::LoseRequest), Meets(Fault::Silence)]
     {
-        let bench = Bench::with(|builder| builder.fail_open(true));
+        let bench = Bench::with(|builder| builder.settings(|s| s.fail_open = true));
         bench.store.fail_for(Duration::from_secs(1000), script);
         let start = bench.now();
         let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
@@ -304,7 +304,12 @@ async fn thawed_process_returns_the_recorded_outcome() {
 #[tokio::test(start_paused = true)]
 async fn thawed_handler_settles_unless_taken_over() {
     // Under these settings, the key is claimable 150 ms after the deadline.
-    let short = |builder: crate::Builder| builder.lease_grace(seconds(0.1)).skew_margin(seconds(0.05));
+    let short = |builder: crate::Builder| {
+        builder.settings(|s| {
+            s.lease_grace = seconds(0.1);
+            s.skew_margin = seconds(0.05);
+        })
+    };
     for (is_taken_over, frozen_for) in [(false, 60_000), (true, 60_000), (false, 3_200), (true, 3_200)] {
         let bench = if frozen_for < 60_000 { Bench::with(short) } else { Bench::new() };
         let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
@@ -474,7 +479,12 @@ async fn refusal_through_middle_step_releases_outer_key() {
 #[tokio::test(start_paused = true)]
 async fn refusal_through_unprotected_step_releases_outer_key() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
-    let open = bench.beside(|builder| builder.fail_open(true).on_handler_error(Recording::Record));
+    let open = bench.beside(|builder| {
+        builder.settings(|s| {
+            s.fail_open = true;
+            s.on_handler_error = Recording::Record;
+        })
+    });
     let steps = bench.beside(|builder| builder);
     let (operation, middle, store) = (bench.operation(), open.operation(), bench.store.clone());
     let outer = operation.run(Key::new("outer").unwrap(), &1, || async move {
@@ -525,14 +535,14 @@ async fn at_most_once_claims_outlive_every_retention() {
 #[tokio::test]
 async fn at_most_once_refuses_unprotected_runs() {
     let builder = crate::Idempotency::builder(crate::store::memory::MemoryStore::new()).function("tests");
-    let builder = builder.execution(Execution::AtMostOnce).fail_open(true);
+    let builder = builder.execution(Execution::AtMostOnce).settings(|s| s.fail_open = true);
     let error = builder.build().unwrap_err();
     assert!(error.to_string().contains("fail_open"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiting_ends_before_the_deadline() {
-    let bench = Bench::with(|builder| builder.wait_in_progress(Duration::from_secs(10)));
+    let bench = Bench::with(|builder| builder.settings(|s| s.wait_in_progress = Duration::from_secs(10)));
     bench.abandon("k", 1).await;
     bench.store.fail_after(seconds(0.2), Duration::from_secs(1000), Meets(Fault::Silence));
     let start = bench.now();

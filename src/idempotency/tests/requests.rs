@@ -26,7 +26,11 @@ async fn only_recorded_failures_return_operation_failed() {
         (vec![Meets(Fault::Throttle)], false),
     ] {
         let bench = Bench::with(|builder| {
-            builder.on_handler_error(Recording::Record).settle_within(Duration::ZERO).fail_open(true)
+            builder.settings(|s| {
+                s.on_handler_error = Recording::Record;
+                s.settle_within = Duration::ZERO;
+                s.fail_open = true;
+            })
         });
         let failing = service_fn(async |_: Request| Err::<Response<Body>, _>(TestError));
         let service = bench.idempotency.http().layer(failing);

@@ -138,7 +138,9 @@ async fn nan_payloads_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn recorded_error_keeps_its_type() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
-        let bench = Bench::with(|builder| builder.execution(execution).on_handler_error(Recording::Record));
+        let bench = Bench::with(|builder| {
+            builder.execution(execution).settings(|s| s.on_handler_error = Recording::Record)
+        });
         let recorded = async || match bench.fail("k", 1).await {
             Err(RunError::Recorded(failure)) => failure,
             other => panic!("{other:?}"),

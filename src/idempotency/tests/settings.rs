@@ -61,7 +61,7 @@ async fn contradictory_settings_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn operation_can_opt_out_of_cache() {
-    let bench = Bench::with(|builder| builder.local_cache(1 << 20));
+    let bench = Bench::with(|builder| builder.settings(|s| s.local_cache = 1 << 20));
     let uncached = bench.operation().with_settings(|settings| settings.local_cache = 0).unwrap();
     for (operation, key, requests) in [(bench.operation(), "a", 2), (uncached, "b", 3)] {
         bench.store.take_calls();
@@ -84,7 +84,7 @@ async fn failure_decides_whether_it_is_recorded() {
         (Recording::Release, || "as the settings say".into(), false),
         (Recording::Record, || "as the settings say".into(), true),
     ] {
-        let bench = Bench::with(|builder| builder.on_handler_error(policy));
+        let bench = Bench::with(|builder| builder.settings(|s| s.on_handler_error = policy));
         let operation = bench.operation();
         let error = fail(&operation, "k", failure).await.unwrap_err();
         assert_eq!(matches!(error, RunError::Recorded(_)), is_recorded, "{policy:?}: {error:?}");

@@ -20,8 +20,8 @@ struct Handler {
 impl Handler {
     async fn new(execution: Execution) -> Self {
         let outer = Bench::with(|builder| {
-            let builder = builder.execution(execution).on_handler_error(Recording::Record);
-            builder.lease_fallback(Duration::from_secs(600))
+            let builder = builder.execution(execution).settings(|s| s.on_handler_error = Recording::Record);
+            builder.settings(|s| s.lease_fallback = Duration::from_secs(600))
         });
         let steps = outer.beside(|builder| builder);
         steps.abandon("held", 1).await;
@@ -141,9 +141,12 @@ async fn refusals_pass_through_steps_that_failed() {
     ] {
         let handler = Handler::new(Execution::AtLeastOnce).await;
         let steps = handler.steps.clone();
-        let middle = handler
-            .outer
-            .beside(|builder| builder.on_handler_error(on_error).lease_fallback(Duration::from_secs(300)));
+        let middle = handler.outer.beside(|builder| {
+            builder.settings(|s| {
+                s.on_handler_error = on_error;
+                s.lease_fallback = Duration::from_secs(300);
+            })
+        });
         let middle = middle.operation();
         let ended = handler.status(async move || {
             let attempt = || {

@@ -113,7 +113,9 @@ async fn encrypted_responses_are_replayed() {
 
 #[tokio::test(start_paused = true)]
 async fn encrypted_failures_are_replayed() {
-    let bench = Bench::with(|builder| builder.cipher(Vault::default()).on_handler_error(Recording::Record));
+    let bench = Bench::with(|builder| {
+        builder.cipher(Vault::default()).settings(|s| s.on_handler_error = Recording::Record)
+    });
     for _ in 0..2 {
         let operation = bench.operation();
         let failing = operation.run(Key::new("k").unwrap(), &1, || async { Err::<(), _>(TestError) });
@@ -210,7 +212,7 @@ impl Format for Reversed {
 #[tokio::test(start_paused = true)]
 async fn formats_are_recorded_and_replayed() {
     for cached in [0, 1 << 20] {
-        let bench = Bench::with(|builder| builder.local_cache(cached));
+        let bench = Bench::with(|builder| builder.settings(|s| s.local_cache = cached));
         let operation = bench.operation().format::<Reversed>();
         for answer in [17, 99] {
             let work = || async { Ok::<_, TestError>(answer) };
@@ -258,7 +260,7 @@ async fn late_responses_are_still_encrypted() {
 /// If `max_response` is 0, no response is kept, and no event reports a response as lost.
 #[tokio::test(start_paused = true)]
 async fn zero_max_response_keeps_no_response() {
-    let bench = Bench::with(|builder| builder.max_response(0));
+    let bench = Bench::with(|builder| builder.settings(|s| s.max_response = 0));
     let events = bench.recorded(ask(&bench, SECRET)).await;
     assert!(!events.iter().any(|event| event.contains("not_retained")), "{events:?}");
     assert!(matches!(bench.record("k").state, State::Completed(Outcome::Omitted)));
@@ -269,7 +271,12 @@ async fn zero_max_response_keeps_no_response() {
 /// A cache that exceeds its limit of records evicts the least recently used record.
 #[tokio::test(start_paused = true)]
 async fn cache_evicts_beyond_its_record_limit() {
-    let bench = Bench::with(|builder| builder.local_cache(1 << 20).local_cache_records(2));
+    let bench = Bench::with(|builder| {
+        builder.settings(|s| {
+            s.local_cache = 1 << 20;
+            s.local_cache_records = Some(2);
+        })
+    });
     for key in ["a", "b", "c"] {
         bench.run(key, 1).await.unwrap();
     }

@@ -328,7 +328,8 @@ async fn manual_claims_are_reported_in_shadow_mode() {
 /// settles that record.
 #[tokio::test(start_paused = true)]
 async fn unresolved_shadow_commit_settles_its_record() {
-    let bench = Bench::with(|builder| builder.mode(Mode::Shadow).settle_within(Duration::ZERO));
+    let bench =
+        Bench::with(|builder| builder.mode(Mode::Shadow).settings(|s| s.settle_within = Duration::ZERO));
     let commit = async {
         let claim = hold(&bench, "k").await;
         bench.store.script([Meets(Fault::LoseRequest)]);
@@ -421,7 +422,7 @@ async fn shadow_and_enforce_share_no_records() {
 #[tokio::test(start_paused = true)]
 async fn unenforced_modes_bypass_the_local_cache() {
     for mode in NOT_ENFORCED {
-        let bench = Bench::with(|builder| builder.local_cache(1 << 20));
+        let bench = Bench::with(|builder| builder.settings(|s| s.local_cache = 1 << 20));
         bench.run("k", 1).await.unwrap();
         let step = bench.operation().with_settings(|settings| settings.mode = mode).unwrap();
         let run = || async { Ok::<_, TestError>("again".to_owned()) };
@@ -432,7 +433,8 @@ async fn unenforced_modes_bypass_the_local_cache() {
 #[tokio::test(start_paused = true)]
 async fn unenforced_modes_return_the_handlers_error() {
     for mode in NOT_ENFORCED {
-        let bench = Bench::with(|builder| builder.mode(mode).on_handler_error(Recording::Record));
+        let bench =
+            Bench::with(|builder| builder.mode(mode).settings(|s| s.on_handler_error = Recording::Record));
         for _ in 0..2 {
             assert!(matches!(bench.fail("k", 1).await, Err(RunError::Handler(TestError))), "{mode:?}");
         }
@@ -487,7 +489,7 @@ async fn shadow_treats_panicking_store_as_failed() {
 #[tokio::test(start_paused = true)]
 async fn shadow_reports_a_wait_as_refusal() {
     let wait = Duration::from_secs(5);
-    let bench = Bench::with(|builder| builder.mode(Mode::Shadow).wait_in_progress(wait));
+    let bench = Bench::with(|builder| builder.mode(Mode::Shadow).settings(|s| s.wait_in_progress = wait));
     bench.abandon_in_shadow("k").await;
     let begun = bench.now();
     assert_eq!(reports(&bench, bench.run("k", 1)).await, ["refuse InProgress"]);

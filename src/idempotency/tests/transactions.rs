@@ -69,7 +69,7 @@ impl Bench {
 
 /// A bench whose settings leave no time for retries.
 fn without_retries() -> Bench {
-    Bench::with(|builder| builder.settle_within(Duration::ZERO))
+    Bench::with(|builder| builder.settings(|s| s.settle_within = Duration::ZERO))
 }
 
 fn refused<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> Error {
@@ -283,7 +283,7 @@ async fn decline_without_closure_is_a_handler_error() {
     let policies: [(Configure, Status); 3] = [
         (|builder| builder, Status::Released),
         (|builder| builder.execution(Execution::AtMostOnce), Status::Failed),
-        (|builder| builder.on_handler_error(Recording::Record), Status::Failed),
+        (|builder| builder.settings(|s| s.on_handler_error = Recording::Record), Status::Failed),
     ];
     for (configure, status) in policies {
         let bench = Bench::with(configure);
@@ -443,7 +443,7 @@ async fn skipped_decline_closure_counts_as_handler_error() {
 #[tokio::test(start_paused = true)]
 async fn writes_of_failed_handlers_are_dropped() {
     for policy in [Recording::Release, Recording::Record] {
-        let bench = Bench::with(|builder| builder.on_handler_error(policy));
+        let bench = Bench::with(|builder| builder.settings(|s| s.on_handler_error = policy));
         let failing = bench.with_handler("k", 1, async {
             stage(Deposits::of("till", 1));
             Err(TestError)
@@ -564,7 +564,7 @@ async fn failed_commit_returns_the_claim() {
     assert!(matches!(settled, Ok(Settled::Recorded)), "{settled:?}");
     assert_eq!(bench.till(), 1);
 
-    let bench = bench.beside(|builder| builder.settle_within(Duration::ZERO));
+    let bench = bench.beside(|builder| builder.settings(|s| s.settle_within = Duration::ZERO));
     for (script, expected) in [
         (Meets(Throttle), ErrorKind::Unavailable),
         (Meets(Refuse), ErrorKind::Invalid),

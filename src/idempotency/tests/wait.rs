@@ -9,7 +9,7 @@ use super::{
 use crate::{ErrorKind, Invocation, testing::Fault};
 
 fn waiting(budget: Duration) -> Bench {
-    Bench::with(|builder| builder.wait_in_progress(budget))
+    Bench::with(|builder| builder.settings(|s| s.wait_in_progress = budget))
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,7 +52,12 @@ async fn wait_respects_budget_and_remaining_time() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_ends_before_the_front_end_limit() {
-    let bench = Bench::with(|builder| builder.wait_in_progress(Duration::from_secs(30)).fail_open(true));
+    let bench = Bench::with(|builder| {
+        builder.settings(|s| {
+            s.wait_in_progress = Duration::from_secs(30);
+            s.fail_open = true;
+        })
+    });
     bench.abandon("k", 1).await;
     let began = bench.now();
     let after = |seconds| began.saturating_add(Duration::from_secs(seconds));
@@ -64,7 +69,7 @@ async fn wait_ends_before_the_front_end_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_delivery_takes_over_stale_claims() {
-    let bench = Bench::with(|builder| builder.wait_in_progress(Duration::from_secs(90)));
+    let bench = Bench::with(|builder| builder.settings(|s| s.wait_in_progress = Duration::from_secs(90)));
     bench.abandon("k", 1).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.record("k").attempt, 2);

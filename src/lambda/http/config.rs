@@ -534,7 +534,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// # use lambda_http::{Body, http::Response};
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
     /// # let builder = lambda_idempotency::Idempotency::builder(store).function("reports");
-    /// let idempotency = builder.max_response(0).build()?;
+    /// let idempotency = builder.settings(|s| s.max_response = 0).build()?;
     /// let layer = idempotency.http().on_not_retained(|| Response::new(Body::from(r#"{"ended":true}"#)));
     /// # let _ = layer;
     /// # Ok::<(), lambda_idempotency::Error>(())

@@ -72,7 +72,7 @@ async fn crash_uses_up_few_stream_retries() {
 
     // A delivery that waits for the key inside its invocation uses up no retries.
     let wait = Duration::from_secs(20);
-    let (bench, clock) = paused(|builder| builder.wait_in_progress(wait));
+    let (bench, clock) = paused(|builder| builder.settings(|s| s.wait_in_progress = wait));
     let (in_progress, _) = crash(&bench, &clock).await;
     assert_eq!(in_progress, 0);
 }
@@ -115,9 +115,12 @@ async fn leases_of_streams_follow_the_settings() {
         now.until(held[0])
     }
     assert_eq!(until(|builder| builder).await, Duration::from_secs(15));
-    assert_eq!(until(|builder| builder.lease_grace(Duration::from_secs(7))).await, Duration::from_secs(21));
     assert_eq!(
-        until(|builder| builder.lease_extension(Duration::from_secs(9))).await,
+        until(|builder| builder.settings(|s| s.lease_grace = Duration::from_secs(7))).await,
+        Duration::from_secs(21)
+    );
+    assert_eq!(
+        until(|builder| builder.settings(|s| s.lease_extension = Some(Duration::from_secs(9)))).await,
         Duration::from_secs(9)
     );
     assert_eq!(until(|builder| builder.execution(Execution::AtMostOnce)).await, Duration::from_secs(62));

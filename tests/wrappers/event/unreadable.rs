@@ -99,7 +99,7 @@ async fn unreadable_event_replays_are_logged() {
     ] {
         let store = MemoryStore::new();
         let builder = Idempotency::builder(store.clone()).function("orders");
-        let idempotency = builder.on_handler_error(Recording::Record).build().unwrap();
+        let idempotency = builder.settings(|s| s.on_handler_error = Recording::Record).build().unwrap();
         let service = idempotency.events(key).layer(handler(&Runs::default()));
         service.clone().oneshot(event(order)).await.ok();
         let damaged = damage(&store);

@@ -272,7 +272,7 @@ async fn revoked_rights_get_403_instead_of_replays() {
 async fn local_caches_change_no_answer() {
     let runs = Runs::default();
     let builder = Idempotency::builder(empty_store()).function("payments");
-    let idempotency = builder.local_cache(1024 * 1024).build().unwrap();
+    let idempotency = builder.settings(|s| s.local_cache = 1024 * 1024).build().unwrap();
     let layer = idempotency.http().shared_namespace().replay_if(|request, _| async move {
         request.headers.get("authorization").is_none_or(|token| token == "c4n4ry-good")
     });

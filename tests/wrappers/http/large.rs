@@ -81,8 +81,11 @@ async fn unrecorded_undeliverable_responses_become_outcome_unknown() {
     for has_answer in [false, true] {
         let runs = Runs::default();
         for nth in 1..=2 {
-            let idempotency =
-                Idempotency::builder(Down).function("payments").fail_open(true).build().unwrap();
+            let idempotency = Idempotency::builder(Down)
+                .function("payments")
+                .settings(|s| s.fail_open = true)
+                .build()
+                .unwrap();
             recording::shown(&idempotency);
             let layer = idempotency.http().shared_namespace();
             let layer = if has_answer { layer.on_not_retained(done) } else { layer };

@@ -56,7 +56,8 @@ async fn duplicates_of_unretained_responses_get_the_substitute() {
     let done = || Response::builder().status(202).body(Body::from("done")).unwrap();
     for (status, is_done) in [("201", true), ("402", true), ("500", false)] {
         let runs = Runs::default();
-        let builder = Idempotency::builder(empty_store()).function("payments").max_response(0);
+        let builder =
+            Idempotency::builder(empty_store()).function("payments").settings(|s| s.max_response = 0);
         let idempotency = builder.build().unwrap();
         recording::shown(&idempotency);
         let service = idempotency.http().on_not_retained(done).layer(handler(&runs));
@@ -81,7 +82,7 @@ async fn duplicates_of_unretained_responses_get_the_substitute() {
 #[tokio::test]
 async fn replay_if_also_guards_substitutes() {
     let runs = Runs::default();
-    let builder = Idempotency::builder(empty_store()).function("payments").max_response(0);
+    let builder = Idempotency::builder(empty_store()).function("payments").settings(|s| s.max_response = 0);
     let layer = builder.build().unwrap().http().on_not_retained(|| Response::new(Body::Empty));
     let service = layer.replay_if(|_, _| async { false }).layer(handler(&runs));
     for status in [201, 403] {
@@ -272,8 +273,10 @@ async fn per_exchange_headers_are_not_replayed() {
 async fn recorded_errors_are_replayed_identically() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
         let builder = Idempotency::builder(empty_store()).function("payments").execution(execution);
-        let idempotency =
-            builder.on_handler_error(lambda_idempotency::settings::Recording::Record).build().unwrap();
+        let idempotency = builder
+            .settings(|s| s.on_handler_error = lambda_idempotency::settings::Recording::Record)
+            .build()
+            .unwrap();
         let fails = |_: Request| async { Err::<&str, _>(std::io::Error::other("c4n4ry-out of stock")) };
         let service = idempotency.http().layer(service_fn(fails));
         let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();

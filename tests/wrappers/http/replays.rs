@@ -35,7 +35,7 @@ async fn hooks_add_headers_to_replays_only() {
 #[tokio::test]
 async fn hooks_see_recorded_failures() {
     let builder = Idempotency::builder(empty_store()).function("payments");
-    let idempotency = builder.on_handler_error(Recording::Record).build().unwrap();
+    let idempotency = builder.settings(|s| s.on_handler_error = Recording::Record).build().unwrap();
     let service = told(idempotency.http()).layer(service_fn(|_: Request| async {
         Err::<Response<Body>, _>(std::io::Error::other("c4n4ry-down"))
     }));

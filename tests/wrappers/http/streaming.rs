@@ -103,7 +103,12 @@ fn marked(response: &Response<ResponseBody>) -> bool {
 
 /// Returns a layer that records at most this many bytes.
 fn up_to(bytes: usize) -> HttpLayer {
-    Idempotency::builder(empty_store()).function("exports").max_response(bytes).build().unwrap().http()
+    Idempotency::builder(empty_store())
+        .function("exports")
+        .settings(|s| s.max_response = bytes)
+        .build()
+        .unwrap()
+        .http()
 }
 
 fn created() -> Builder {

@@ -83,7 +83,7 @@ async fn unknown_outcomes_leak_no_secret() {
 
 #[tokio::test]
 async fn oversized_responses_leak_no_secret() {
-    let bench = Bench::new(|builder| builder.max_response(1));
+    let bench = Bench::new(|builder| builder.settings(|s| s.max_response = 1));
     bench.run().await;
     bench.run().await;
 }
@@ -103,7 +103,12 @@ async fn damaged_responses_leak_no_secret() {
 #[tokio::test]
 async fn interrupted_handlers_leak_no_secret() {
     let short = Duration::from_millis(20);
-    let bench = Bench::new(|builder| builder.lease_grace(short / 2).lease_fallback(short));
+    let bench = Bench::new(|builder| {
+        builder.settings(|s| {
+            s.lease_grace = short / 2;
+            s.lease_fallback = short;
+        })
+    });
     let charge = bench.engine.operation("charge").unwrap();
     let run = charge.run(&bench.key, &bench.payload, pending::<Result<String, Infallible>>);
     recording::error(&run.await.unwrap_err());
@@ -132,7 +137,10 @@ impl Store for Forgetful {
 async fn unstored_outcomes_leak_no_secret() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
         let builder = Idempotency::builder(Forgetful(MemoryStore::new(), kind));
-        let engine = builder.function("rare").settle_within(Duration::ZERO).fail_open(true);
+        let engine = builder.function("rare").settings(|s| {
+            s.settle_within = Duration::ZERO;
+            s.fail_open = true;
+        });
         let engine = engine.build().unwrap();
         let (key, payload) = (Key::new(secret("rare-key")).unwrap(), secret("rare-payload"));
         let handler = || async { Ok::<_, Infallible>(secret("rare-response")) };

@@ -116,7 +116,7 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
     let (draws, drawn) = (Arc::clone(world), Arc::clone(audit));
     let builder = Idempotency::builder(Undoing { store, undone: config.undone })
         .function("simulated")
-        .settings(settings(config, id))
+        .settings(|s| *s = settings(config, id))
         .clock(clock.clone())
         .owner_source(move || {
             let (high, low) = draws.random(|random| (random.bits(), random.bits()));
@@ -127,10 +127,11 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
             drawn.drew(draws.polled(), owner);
             Ok(owner)
         });
-    let builder = if config.extends { builder.lease_extension(SHORT_LEASE) } else { builder };
+    let builder =
+        if config.extends { builder.settings(|s| s.lease_extension = Some(SHORT_LEASE)) } else { builder };
     let builder = match config.undone {
-        Undone::Retries => builder.settle_within(Duration::from_millis(1)),
-        Undone::AnswerReserve => builder.answer_reserve(Duration::from_millis(1)),
+        Undone::Retries => builder.settings(|s| s.settle_within = Duration::from_millis(1)),
+        Undone::AnswerReserve => builder.settings(|s| s.answer_reserve = Duration::from_millis(1)),
         _ => builder,
     };
     let built = builder.build();

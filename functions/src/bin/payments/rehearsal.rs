@@ -10,7 +10,10 @@ use lambda_idempotency::Builder;
 pub(crate) fn leases(builder: Builder) -> Result<Builder, Error> {
     Ok(match millis("PAYMENTS_LEASE_MS")? {
         // The library requires that `lease_extension` is at least three times `lease_grace`.
-        Some(length) => builder.lease_grace(length / 3).lease_extension(length),
+        Some(length) => builder.settings(|s| {
+            s.lease_grace = length / 3;
+            s.lease_extension = Some(length);
+        }),
         None => builder,
     })
 }

@@ -118,9 +118,11 @@ async fn function() -> Result<(), Error> {
 fn engine(store: impl Store, world: &'static World) -> Result<Idempotency, Error> {
     Ok(Idempotency::builder(StandingStore::new(store, &world.orders))
         .function(FUNCTION)
-        .lease_grace(GRACE)
-        .answer_reserve(RESERVE)
-        .skew_margin(MARGIN)
+        .settings(|s| {
+            s.lease_grace = GRACE;
+            s.answer_reserve = RESERVE;
+            s.skew_margin = MARGIN;
+        })
         .build()?)
 }
 

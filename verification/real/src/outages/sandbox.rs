@@ -117,7 +117,7 @@ impl Sandbox {
         let clock = Ahead(ahead);
         let mut builder = Idempotency::builder(store).function("outages").clock(clock);
         if let Some(limit) = settle_within {
-            builder = builder.settle_within(limit);
+            builder = builder.settings(|s| s.settle_within = limit);
         }
         Ok(Self { engine: builder.build().context("couldn't build the engine")?, clock })
     }

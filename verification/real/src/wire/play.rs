@@ -273,7 +273,9 @@ impl<'r> Run<'r> {
         let Scenario { at_most_once, records_errors, .. } = scenario;
         let engine = configured(Idempotency::builder(store))
             .execution(if *at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
-            .on_handler_error(if *records_errors { Recording::Record } else { Recording::Release })
+            .settings(|s| {
+                s.on_handler_error = if *records_errors { Recording::Record } else { Recording::Release }
+            })
             .build()
             .context("couldn't build the engine")?;
         let engine = if scenario.is_short_of_time && nth == 0 {
@@ -340,7 +342,11 @@ fn configured(
         Ok(owner)
     };
     move |builder| {
-        builder.function(FUNCTION).clock(clock_of_engine).owner_source(draw).settle_within(SETTLE_WITHIN)
+        builder
+            .function(FUNCTION)
+            .clock(clock_of_engine)
+            .owner_source(draw)
+            .settings(|s| s.settle_within = SETTLE_WITHIN)
     }
 }
 
