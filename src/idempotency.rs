@@ -9,12 +9,12 @@ pub use builder::Builder;
 pub use operation::Operation;
 pub use operator::Resolution;
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use crate::{
     error::{Error, ErrorKind},
     invocation::Invocation,
-    key::{Scope, StoredKey},
+    key::{Key, Scope, StoredKey},
     observe,
     record::Record,
     run::{
@@ -22,10 +22,13 @@ use crate::{
         driver::{Driver, Way},
         replay::Replay,
     },
-    settings::Settings,
+    settings::{Mode, Settings},
     store::{Store, named::NamedStore},
 };
 
+/// How long [`Idempotency::warm_up`] waits: Lambda gives the whole init ten seconds ("Understanding the Lambda execution
+/// environment lifecycle", AWS Lambda developer guide), and a connection takes milliseconds.
+const WARM_UP: Duration = Duration::from_secs(1);
 const WITHOUT_A_CLAIM: &str = "a handler that runs without a claim";
 
 /// Makes operations idempotent: one logical operation, one outcome.
@@ -96,7 +99,8 @@ impl Idempotency {
     /// Dropping the future has no effect.
     pub async fn builder_from_env() -> Result<Builder, Error> {
         let mode = builder::mode_in(|name| std::env::var(name).ok())?;
-        let store = NamedStore::from_env_in(mode.unwrap_or_default())?.open().await?;
+        let named = NamedStore::from_env_in(mode.unwrap_or_default())?;
+        let store = named.open_for_function().await?;
         Ok(Self::builder(store).outside(mode, !NamedStore::is_in_environment()))
     }
 
@@ -181,6 +185,44 @@ impl Idempotency {
     fn without_claims(&self, way: Way) -> Result<Self, Error> {
         self.driver.settings.refuse_at_most_once(WITHOUT_A_CLAIM)?;
         Ok(Self { way, ..self.clone() })
+    }
+
+    /// Opens a connection to the store, so that the first invocation doesn't wait for the name's resolution, the TLS
+    /// handshake and the authentication. Call it once, before the function takes its first event. Optional.
+    ///
+    /// It costs one consistent read of a record that doesn't exist, and takes at most a second of the function's init.
+    /// A failure is only logged: the first invocation then connects as it would without this call. Does nothing if the
+    /// mode is [`off`](crate::settings::Mode::Off), or before a SnapStart snapshot, whose connections would all be dead.
+    ///
+    /// Each further client of the AWS SDK has its own connections, unless it shares this one's HTTP client.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    ///
+    /// ```no_run
+    /// # use lambda_idempotency::Idempotency;
+    /// # async fn example() -> Result<(), lambda_idempotency::Error> {
+    /// let idempotency = Idempotency::from_env().await?;
+    /// idempotency.warm_up().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn warm_up(&self) {
+        let driver = &self.driver;
+        let (Ok(scope), Ok(key)) = (Scope::new(&self.function, "warm-up"), Key::new("no-such-key")) else {
+            return;
+        };
+        if driver.shared.is_snapshotted || driver.settings.mode == Mode::Off {
+            return;
+        }
+        #[cfg(feature = "dynamodb")]
+        crate::store::dynamodb::start_random().await;
+        let (now, id) = (driver.now(), StoredKey::new(&scope, &key));
+        let until = Some(now.saturating_add(WARM_UP));
+        if let Err(error) = driver.in_time(now, until, driver.store().read(&id)).await {
+            observe::not_warm(&error);
+        }
     }
 
     /// Empties the [local cache](crate::settings::Settings::local_cache) of this value and all its clones: the next

@@ -459,6 +459,14 @@ pub(crate) fn panicked(id: &StoredKey, generation: Option<Generation>) {
     );
 }
 
+/// The store didn't answer before the first invocation.
+pub(crate) fn not_warm(error: &StoreError) {
+    tracing::warn!(
+        target: TARGET, event = "not_warm", cause = whole(Some(error)),
+        "the store didn't answer during the init; the first invocation connects"
+    );
+}
+
 /// An operator settled the record, whatever its state was.
 pub(crate) fn resolved(id: &StoredKey, record: &Record) {
     count(Metric::Resolved);

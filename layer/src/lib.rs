@@ -168,6 +168,7 @@ async fn in_front(
     };
     let (listener, address) = server::listen(0).await?;
     tokio::spawn(server::serve(listener, proxy));
+    warm_up(protection.as_ref());
     let child = child::Function::start(command, address)
         .map_err(|error| format!("{} can't be started: {error}", command[0].display()))?;
     let code = child.ended().await?;
@@ -176,6 +177,13 @@ async fn in_front(
         protection.settled(LAST_SETTLEMENTS).await;
     }
     Ok(ExitCode::from(code))
+}
+
+/// Connects to the store in the background, while the function's runtime starts.
+fn warm_up(protection: Option<&Arc<Protection>>) {
+    if let Some(protection) = protection.cloned() {
+        tokio::spawn(async move { protection.idempotency.warm_up().await });
+    }
 }
 
 /// Runs the proxy as an extension. The wrapper script starts the function's runtime.
@@ -209,6 +217,7 @@ async fn beside(upstream: Upstream, built: Result<Built, String>) -> Result<Exit
             return Err(problem.into());
         }
     };
+    warm_up(protection.as_ref());
     if let Some(protection) = protection.as_ref().filter(|protection| protection.rules.is_required) {
         // Lambda hands out no invocation until each extension has asked for its first event ("Understanding the Lambda
         // execution environment lifecycle", AWS Lambda developer guide). So while this process waits here, a runtime

@@ -198,6 +198,7 @@ impl Builder {
             cipher: self.cipher,
             lacks_store: self.lacks_store,
             is_required,
+            is_snapshotted,
             is_in_lambda: variable("AWS_LAMBDA_RUNTIME_API").is_some(),
             no_invocation: std::sync::Once::new(),
             #[cfg(feature = "events")]

@@ -63,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) is_required: bool,
     /// Whether the process runs in a Lambda function, so that there are invocations.
     pub(crate) is_in_lambda: bool,
+    /// Whether Lambda takes a snapshot of this process at the end of its init.
+    pub(crate) is_snapshotted: bool,
     /// Makes sure that an operation outside any invocation is logged once.
     pub(crate) no_invocation: Once,
     /// Makes sure that an unknown deadline is logged once.

@@ -102,12 +102,14 @@ mod ended;
 mod environment;
 mod expressions;
 mod fault;
+mod random;
 mod scan;
 mod table;
 mod transaction;
 mod url;
 
 pub use ended::OperationEnded;
+pub(crate) use random::start_random;
 #[cfg(feature = "testing")]
 pub(crate) use transaction::DescribedWrite;
 pub use transaction::{Declined, Transaction};

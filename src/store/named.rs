@@ -205,6 +205,15 @@ impl NamedStore {
     pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
         self.opened().await
     }
+
+    /// Like [`open`](Self::open), and starts what the first request would start otherwise.
+    pub(crate) async fn open_for_function(self) -> Result<Arc<dyn Store>, Error> {
+        #[cfg(feature = "dynamodb")]
+        if let Self::DynamoDb(builder) = self {
+            return Ok(Arc::new(Box::pin(builder.build()).await?));
+        }
+        self.opened().await
+    }
 }
 
 #[cfg(feature = "dynamodb")]

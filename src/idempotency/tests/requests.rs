@@ -1,4 +1,4 @@
-//! HTTP requests whose failure isn't recorded, and replays that can't be read.
+//! HTTP requests whose failure isn't recorded, replays that can't be read, and the request of `warm_up`.
 
 use std::convert::Infallible;
 
@@ -6,6 +6,7 @@ use lambda_http::{Body, Request, Response};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use super::*;
+use crate::{Idempotency, settings::Mode};
 
 fn post() -> Request {
     let mut request = Request::new(Body::from("{}"));
@@ -67,4 +68,26 @@ async fn unreadable_http_replays_are_logged() {
     let refused = |event: &&String| event.contains(r#"event="refused""#) && event.contains(key.as_str());
     let refused = events.iter().find(refused).unwrap_or_else(|| panic!("no refusal in {events:?}"));
     assert!(refused.contains("Corrupt") && refused.contains("version 1"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn warm_up_reads_once_and_never_fails() {
+    let warmed = async |bench: &Bench| {
+        let events = bench.recorded(bench.idempotency.warm_up()).await;
+        (bench.store.take_calls().join(" "), events.iter().any(|event| event.contains(r#"event="not_warm""#)))
+    };
+    let bench = Bench::new();
+    assert_eq!(warmed(&bench).await, ("read".into(), false));
+    bench.store.script([Meets(Fault::Throttle)]);
+    assert_eq!(warmed(&bench).await, ("read".into(), true));
+    // A store that doesn't answer holds the init up for a second.
+    bench.store.script([Meets(Fault::Silence)]);
+    let before = tokio::time::Instant::now();
+    assert_eq!(warmed(&bench).await, ("read".into(), true));
+    assert_eq!(before.elapsed(), Duration::from_secs(1));
+    assert_eq!(warmed(&Bench::with(|builder| builder.mode(Mode::Off))).await, (String::new(), false));
+    let snapshotted = |name| (name == "AWS_LAMBDA_INITIALIZATION_TYPE").then(|| "snap-start".to_owned());
+    let builder = Idempotency::builder(bench.store.clone()).function("tests");
+    builder.build_in(snapshotted).unwrap().warm_up().await;
+    assert!(bench.store.take_calls().is_empty(), "a snapshot's connections would be dead");
 }

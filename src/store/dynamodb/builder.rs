@@ -11,6 +11,8 @@ use aws_sdk_dynamodb::{
     },
 };
 
+use futures_util::future::join;
+
 use super::{
     DynamoDbStore, Inner,
     attempts::{AttemptObserver, shown},
@@ -18,6 +20,7 @@ use super::{
     codec,
     connections::Connections,
     environment::{check_endpoint, load},
+    random::start_random,
     transaction::item_bytes,
 };
 use crate::{
@@ -182,7 +185,10 @@ impl StoreBuilder<DynamoDbStore> {
         self
     }
 
-    /// Builds the store, without a request to the table.
+    /// Builds the store, without a request to the table. Meanwhile, it starts the TLS library's random generator, which
+    /// takes about 20 ms of processor time, once in a process. The first request would start it otherwise, inside the
+    /// first invocation. Before a SnapStart snapshot, the generator isn't started, so that no two sandboxes share its
+    /// state.
     ///
     /// # Errors
     ///
@@ -195,6 +201,11 @@ impl StoreBuilder<DynamoDbStore> {
     ///
     /// Dropping the future has no effect.
     pub async fn build(self) -> Result<DynamoDbStore, Error> {
+        join(start_random(), self.choices.build()).await.1
+    }
+
+    /// Like [`build`](Self::build), but leaves the start of the random generator to the first request.
+    pub(super) async fn build_at_once(self) -> Result<DynamoDbStore, Error> {
         self.choices.build().await
     }
 

@@ -20,7 +20,7 @@ impl FromUrl for DynamoDbStore {
     }
 
     async fn open(builder: StoreBuilder<Self>) -> Result<Self, Error> {
-        builder.build().await
+        builder.build_at_once().await
     }
 
     /// Always: a table's URL has no password, and `from_url` refuses unknown parameters.
