@@ -69,7 +69,6 @@ impl Fingerprint {
     }
 
     /// The stored form in bytes: the version of the rules, and the digest.
-    #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
     pub(crate) fn to_bytes(self) -> [u8; 33] {
         let mut bytes = [1; 33];
         bytes[1..].copy_from_slice(&self.digest);
@@ -77,7 +76,6 @@ impl Fingerprint {
     }
 
     /// Reads what [`to_bytes`](Self::to_bytes) has made. Returns `None` for a version that this release doesn't know.
-    #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let digest = bytes.strip_prefix(&[1])?;
         digest.try_into().ok().map(Self::from_digest)

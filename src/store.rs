@@ -4,7 +4,6 @@ mod admin;
 mod builder;
 mod caller;
 mod cipher;
-#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
 pub(crate) mod codec;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
@@ -18,6 +17,7 @@ pub mod postgres;
 mod put;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod serialized;
 
 pub use admin::{Page, TableProblem};
 pub use builder::StoreBuilder;

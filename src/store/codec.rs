@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::{
     fingerprint::Fingerprint,
     outcome::{Labels, Outcome, Place, StoredResponse},
-    record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
+    record::{Generation, Owner, RECORD_VERSION, Record, State, Status},
     settings::Execution,
     time::Timestamp,
 };
@@ -97,6 +97,7 @@ impl Field {
     /// The fields that can change under one owner and generation.
     pub(super) const STATE: [Self; 8] = Self::of(&[Part::State]);
     /// The fields that identify a record's version.
+    #[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
     pub(super) const VERSION: [Self; 5] =
         [Self::Status, Self::Owner, Self::Generation, Self::ExpiresAt, Self::LeaseUntil];
 
@@ -212,7 +213,8 @@ fn of_outcome(field: Field, outcome: &Outcome) -> Option<Value<'_>> {
 }
 
 /// Returns the claim's fields that identify `held`.
-pub(super) fn claim(held: &Lock) -> [(Field, Value<'_>); 3] {
+#[cfg(any(feature = "dynamodb", feature = "postgres", feature = "redis"))]
+pub(super) fn claim(held: &crate::record::Lock) -> [(Field, Value<'_>); 3] {
     [
         (Field::Status, Status::Started.as_str().into()),
         (Field::Owner, held.owner.as_bytes()[..].into()),
