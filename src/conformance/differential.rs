@@ -264,7 +264,8 @@ impl Script {
     }
 
     fn settled(&mut self, record: Record) -> Record {
-        let outcome = self.random.pick(&[Outcome::Omitted, inline(b""), inline(b"{}"), in_chunks(2)]).clone();
+        let outcomes = [Outcome::Omitted, inline(b""), inline(b"{}"), in_chunks(2), in_chunks(3)];
+        let outcome = self.random.pick(&outcomes).clone();
         let (state, interrupted) = match self.random.below(4) {
             0 => (State::Released, self.random.below(2) == 0),
             1 => (State::Failed(outcome), record.interrupted),

@@ -198,6 +198,8 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
     for settlement in [
         completed(inline(b"first")),
         completed(in_chunks(3)),
+        // Only the number of chunks changes.
+        completed(in_chunks(2)),
         failed(Outcome::Omitted),
         failed(inline(b"")),
         Settlement::Release { expires_at, interrupted: true },
@@ -234,6 +236,7 @@ pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
     let states = [
         State::Completed(inline(b"first")),
         State::Failed(in_chunks(3)),
+        State::Failed(in_chunks(2)),
         State::Completed(Outcome::Omitted),
         State::Released,
         State::Failed(inline(b"")),

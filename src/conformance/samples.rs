@@ -196,3 +196,38 @@ pub(super) fn odd_request_ids() -> [Option<Arc<str>>; 4] {
         Some("Größe \u{1f980} \"quoted\" \\ \u{0}\u{7f}\r\n end".into()),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The patterns name every field. A new field with the same value in both locks, or with none, would test nothing.
+    #[test]
+    fn sample_locks_differ_in_every_field() {
+        let Lock {
+            owner,
+            generation,
+            attempt,
+            fingerprint,
+            lock_acquired_at,
+            lease_until,
+            execution,
+            expires_at,
+            interrupted,
+            request_id,
+            trace,
+        } = first_lock().unwrap();
+        let second = second_lock().unwrap();
+        assert_ne!(owner, second.owner);
+        assert_ne!(generation, second.generation);
+        assert_ne!(attempt, second.attempt);
+        assert_ne!(fingerprint, second.fingerprint);
+        assert_ne!(lock_acquired_at, second.lock_acquired_at);
+        assert_ne!(lease_until, second.lease_until);
+        assert_ne!(execution, second.execution);
+        assert!(expires_at.is_some() && expires_at != second.expires_at);
+        assert_ne!(interrupted, second.interrupted);
+        assert!(request_id.is_some() && request_id != second.request_id);
+        assert!(trace.is_some() && trace != second.trace);
+    }
+}

@@ -108,6 +108,7 @@ impl Field {
             let mut part = 0;
             while part < parts.len() {
                 if parts[part] as u8 == Self::ALL[at].part() as u8 {
+                    assert!(found < N, "a list of fields is too short: add the new field to its length");
                     fields[found] = Self::ALL[at];
                     found += 1;
                 }
@@ -115,7 +116,7 @@ impl Field {
             }
             at += 1;
         }
-        assert!(found == N, "a list of fields has the wrong length");
+        assert!(found == N, "a list of fields is too long");
         fields
     }
 

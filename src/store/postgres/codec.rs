@@ -90,3 +90,19 @@ impl<'a> FromSql<'a> for Anything {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schema_has_a_column_for_each_field() {
+        let schema = include_str!("schema.sql");
+        for field in Field::ALL {
+            assert!(
+                schema.lines().any(|line| line.trim().starts_with(&format!("{} ", field.name()))),
+                "{field:?}"
+            );
+        }
+    }
+}
