@@ -23,7 +23,10 @@ use crate::{
         replay::Replay,
     },
     settings::{Mode, Settings},
-    store::{Store, named::NamedStore},
+    store::{
+        Store,
+        named::{NamedStore, start_random},
+    },
 };
 
 /// How long [`Idempotency::warm_up`] waits: Lambda gives the whole init ten seconds ("Understanding the Lambda execution
@@ -216,8 +219,7 @@ impl Idempotency {
         if driver.shared.is_snapshotted || driver.settings.mode == Mode::Off {
             return;
         }
-        #[cfg(feature = "dynamodb")]
-        crate::store::dynamodb::start_random().await;
+        start_random().await;
         let (now, id) = (driver.now(), StoredKey::new(&scope, &key));
         let until = Some(now.saturating_add(WARM_UP));
         if let Err(error) = driver.in_time(now, until, driver.store().read(&id)).await {

@@ -5,9 +5,9 @@
 //! (`run::driver`) performs the actions and feeds the answers back. Tests do the same in any order, on the same code.
 //!
 //! ```text
-//! Begin ─▶ Put(T1) ─ applied ───────────────▶ Claimed ── Settle ─▶ Put(T4-6) ─ applied ─▶ Settled
-//!            │  └ refused ─ judge the record ─▶ Replay │ Refused │ Put(T2│T3)            │
-//!            └ doubtful ─▶ Read ─ judge the record                   doubtful ─▶ Read ─┘
+//! Begin ─▶ Put(T1) ─ applied ───────────────▶ Claimed ── Settle ─▶ Put(T4-6│T9) ─ applied ─▶ Settled
+//!            │  └ refused ─ judge the record ─▶ Replay │ Refused │ Put(T2│T3)               │
+//!            └ doubtful ─▶ Read ─ judge the record                      doubtful ─▶ Read ─┘
 //! ```
 //!
 //! While a claim is held, its lease can be extended (T7). If the handler has staged its own writes, the settlement is a

@@ -24,6 +24,8 @@ pub(crate) mod driver;
 
 pub(crate) mod response;
 
+mod settle;
+
 pub(crate) mod shadow;
 
 pub(crate) mod unenforced;

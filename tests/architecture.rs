@@ -66,7 +66,7 @@ const ORDER_OF_RUN: &[&str] = &[
     "brake",
     "driver",
     "response",
-    "alone",
+    "settle",
     "shadow",
     "unenforced",
     "claim",

@@ -69,7 +69,7 @@ impl<F: Format> Operation<F> {
     /// # Errors
     ///
     /// Same as [`begin`](Self::begin), and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for at-most-once
-    /// execution: a rollback removes the claim, so the work could run again. After any error, nothing was written; roll
+    /// execution: a rollback leaves no record, so the work could run again. After any error, nothing was written; roll
     /// the transaction back.
     ///
     /// # Cancel safety
@@ -187,7 +187,7 @@ impl<F: Format> Operation<F> {
         let handler = move || async move { operation(&transaction).await };
         let judge = |result, _| match result {
             Ok(value) => (Verdict::result::<T, F>(&key, &value), Ok(value)),
-            Err(error) => (Verdict::Release, Err(error)),
+            Err(error) => (Verdict::Release { interrupted: false }, Err(error)),
         };
         let protected = protect(driver, target, handler, judge, |_| None::<Ready<Result<T, E>>>).await;
         match protected.map_err(refused)? {

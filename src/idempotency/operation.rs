@@ -311,8 +311,8 @@ impl<F: Format> Operation<F> {
             };
             let said = match policy.on_shown(&error) {
                 OnError::Record(said) => said,
-                OnError::Release => return (Verdict::Release, Err((error, None))),
-                OnError::Interrupt => return (Verdict::Dead, Err((error, None))),
+                OnError::Release => return (Verdict::Release { interrupted: false }, Err((error, None))),
+                OnError::Interrupt => return (Verdict::Interrupt, Err((error, None))),
             };
             let described = || {
                 let own = own::shown_by(&error).error_type;

@@ -508,14 +508,18 @@ fn judge<R: Serialize, E: Into<Diagnostic> + fmt::Debug + 'static>(
         Err(error) => error,
     };
     match policy.on(&error) {
-        OnError::Release => (Verdict::Release, Err(RunError::Handler(error))),
-        OnError::Interrupt => (Verdict::Dead, Err(RunError::Handler(error))),
+        OnError::Release => (Verdict::Release { interrupted: false }, Err(RunError::Handler(error))),
+        OnError::Interrupt => (Verdict::Interrupt, Err(RunError::Handler(error))),
         // This delivery gets the recorded failure too, like its duplicates.
         OnError::Record(Some(said)) => (Verdict::failure(&said), Err(RunError::Recorded(said))),
         OnError::Record(None) => {
             let (Diagnostic { error_type, error_message }, shown) = diagnosed(error);
             let failure = RecordedFailure::new(error_type, error_message);
-            let verdict = if shown.is_refused_step { Verdict::Release } else { Verdict::failure(&failure) };
+            let verdict = if shown.is_refused_step {
+                Verdict::Release { interrupted: false }
+            } else {
+                Verdict::failure(&failure)
+            };
             (verdict, Err(RunError::Recorded(failure)))
         }
     }

@@ -189,7 +189,7 @@ impl Claim {
     ///
     /// Dropping the future leaves the key released, or the claim like one that was dropped.
     pub async fn release(mut self) -> Result<(), Error> {
-        match self.settle(Verdict::Release).await {
+        match self.settle(Verdict::Release { interrupted: false }).await {
             Ending { end: End::Recorded, .. } => Ok(()),
             Ending { end: End::Unrecorded(_), store_error, .. } => Err(not_released(self.key(), store_error)),
             Ending { end, store_error, .. } => Err(unrecorded(self.key(), &end, store_error)),

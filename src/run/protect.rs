@@ -289,8 +289,8 @@ async fn give_up(
     // caller should retry. Under at-most-once, the failure is recorded anyway, since the handler has run.
     let passes = error.kind() == ErrorKind::Unavailable;
     let verdict = match (&right, driver.settings.execution) {
-        (Right::Unenforced(_), _) if passes => Verdict::Interrupted,
-        (_, Execution::AtLeastOnce) if passes => Verdict::Release,
+        (Right::Unenforced(_), _) if passes => Verdict::Release { interrupted: true },
+        (_, Execution::AtLeastOnce) if passes => Verdict::Release { interrupted: false },
         _ => failure(driver, right.key(), refusals, "Declined", message),
     };
     let Ending { end, store_error } = right.settle(verdict).await;
@@ -345,7 +345,7 @@ fn failure(
     message: &str,
 ) -> Verdict {
     let verdict = match error_policy(driver, refusals).records() {
-        false => Verdict::Release,
+        false => Verdict::Release { interrupted: false },
         true => Verdict::failure(&RecordedFailure::new(error_type, message)),
     };
     passed_on(key, verdict, refusals)
@@ -355,7 +355,7 @@ fn failure(
 fn panic_verdict(driver: &Driver, key: &StoredKey, refusals: &Refusals) -> Verdict {
     match failure(driver, key, refusals, "Panic", "the handler panicked") {
         // The handler gave no answer, and the next run must learn of that.
-        Verdict::Release => Verdict::Interrupted,
+        Verdict::Release { .. } => Verdict::Release { interrupted: true },
         recorded => recorded,
     }
 }
@@ -432,7 +432,7 @@ pub(super) async fn finish(
 /// next delivery may run at once, even under at-most-once.
 async fn release_unrun(driver: &Driver, mut right: Right<'_>) -> Error {
     // If the release fails, the claim is like one that was dropped.
-    let _ = right.settle(Verdict::Release).await;
+    let _ = right.settle(Verdict::Release { interrupted: false }).await;
     refusal_error(right.key(), Refusal::NoTimeLeft, None, driver.now())
 }
 

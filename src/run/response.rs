@@ -1,4 +1,4 @@
-//! Stores a handler's outcome in the record, and reads it back.
+//! Encodes a handler's outcome for the record, and reads it back.
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -10,15 +10,15 @@ use crate::{
     key::StoredKey,
     observe,
     outcome::{Outcome, Place, StoredResponse, is_key_id},
-    protocol::{Event, Intent, State},
+    protocol::State,
     record::{Owner, Record, Status},
     run::{
-        driver::{Declined, Driven, Driver, Ending, Requests, pause},
+        driver::{Driver, pause},
         refusal::{store_error, unread_successor},
         replay::{Replay, outcome_of},
     },
-    store::{OwnWrites, StoreError, StoreErrorKind},
-    time::{Stopwatch, Timestamp},
+    store::{StoreError, StoreErrorKind},
+    time::Timestamp,
 };
 
 /// How to settle a claim, before the outcome is encoded.
@@ -30,12 +30,11 @@ pub(crate) enum Verdict {
     CompleteOmitted,
     /// A permanent failure, with the bytes to replay. `None` if the failure couldn't be encoded.
     Fail(Option<Bytes>),
-    /// The key is released: nothing happened, or the effect is allowed to happen again.
-    Release,
-    /// Like `Release`, and the record remembers that the handler ended without an answer.
-    Interrupted,
-    /// The handler's process ended without an answer: the claim's lease ends soon.
-    Dead,
+    /// The key is released: nothing happened, or the effect is allowed to happen again. If `interrupted`, the record
+    /// remembers that the handler ended without an answer.
+    Release { interrupted: bool },
+    /// The handler's process ended without an answer: the claim's lease ends soon (T9).
+    Interrupt,
 }
 
 impl Verdict {
@@ -48,7 +47,7 @@ impl Verdict {
     pub(crate) fn response(&self) -> Option<&Bytes> {
         match self {
             Self::Complete(response, _) | Self::Fail(Some(response)) => Some(response),
-            Self::CompleteOmitted | Self::Fail(None) | Self::Release | Self::Interrupted | Self::Dead => None,
+            Self::CompleteOmitted | Self::Fail(None) | Self::Release { .. } | Self::Interrupt => None,
         }
     }
 
@@ -86,14 +85,14 @@ impl Verdict {
         match self {
             Self::Complete(..) | Self::CompleteOmitted => Status::Completed,
             Self::Fail(_) => Status::Failed,
-            Self::Release | Self::Interrupted => Status::Released,
-            Self::Dead => Status::Started,
+            Self::Release { .. } => Status::Released,
+            Self::Interrupt => Status::Started,
         }
     }
 
     /// Whether this verdict records neither a success nor a failure.
     pub(crate) fn is_without_outcome(&self) -> bool {
-        matches!(self, Self::Release | Self::Interrupted | Self::Dead)
+        matches!(self, Self::Release { .. } | Self::Interrupt)
     }
 
     /// Whether this verdict records a success. Only a success commits the handler's own writes.
@@ -103,85 +102,7 @@ impl Verdict {
 }
 
 impl Driver {
-    /// Settles the operation in `state` as `verdict` says, by `requests`.
-    ///
-    /// While the settlement is prepared, the claim is still held. If this future is dropped at that time, the
-    /// library logs that the claim is abandoned.
-    pub(super) async fn settle(
-        &self,
-        key: &StoredKey,
-        state: &mut State,
-        verdict: Verdict,
-        requests: &dyn Requests,
-        is_copied: bool,
-    ) -> Ending {
-        self.drive_settlement(key, state, verdict, requests, is_copied).await.settled()
-    }
-
-    /// Settles the operation like [`settle`](Self::settle), together with the handler's own `writes`.
-    ///
-    /// # Errors
-    ///
-    /// The transaction's last attempt wasn't applied. If there's a claim, it's still held.
-    pub(super) async fn commit(
-        &self,
-        key: &StoredKey,
-        state: &mut State,
-        verdict: Verdict,
-        writes: &OwnWrites,
-        is_copied: bool,
-    ) -> Result<Ending, Declined> {
-        let requests = self.to_store(Some(writes));
-        self.drive_settlement(key, state, verdict, &requests, is_copied).await.committed(state)
-    }
-
-    async fn drive_settlement(
-        &self,
-        key: &StoredKey,
-        state: &mut State,
-        verdict: Verdict,
-        requests: &dyn Requests,
-        is_copied: bool,
-    ) -> Driven {
-        let response = verdict.response().filter(|_| is_copied).cloned();
-        let until = state.plan().limits.prepare_by(self.now());
-        let intent = self.intent(key, state, verdict, until).await;
-        let intent = if requests.commits() { intent.committed() } else { intent };
-        let ticket = response.as_ref().and_then(|_| Some(self.cache()?.ticket()));
-        let stopwatch = Stopwatch::start();
-        let driven = self.drive(key, state, Event::Settle(intent), requests).await;
-        observe::settling_ended(stopwatch);
-        if let (Some(response), Some(record), Some(cache)) = (response, driven.recorded(), self.cache()) {
-            cache.keep_copy(ticket, key, record, &response);
-        }
-        driven
-    }
-
-    /// Prepares a settlement: encodes the response, and writes it in chunks if it's too large for the record,
-    /// by the time `until`.
-    async fn intent(&self, key: &StoredKey, state: &State, verdict: Verdict, until: Timestamp) -> Intent {
-        match verdict {
-            Verdict::Complete(response, format) => {
-                Intent::Complete(self.outcome(key, state, response, format, until).await)
-            }
-            Verdict::Fail(Some(failure)) => {
-                Intent::Fail(self.outcome(key, state, failure, None, until).await)
-            }
-            Verdict::Release => Intent::Release { interrupted: false },
-            Verdict::Interrupted => Intent::Release { interrupted: true },
-            Verdict::Dead => Intent::Interrupt,
-            Verdict::CompleteOmitted => {
-                observe::not_retained(key, None, None);
-                Intent::Complete(Outcome::Omitted)
-            }
-            Verdict::Fail(None) => {
-                observe::not_retained(key, None, None);
-                Intent::Fail(Outcome::Omitted)
-            }
-        }
-    }
-
-    async fn outcome(
+    pub(super) async fn outcome(
         &self,
         key: &StoredKey,
         state: &State,

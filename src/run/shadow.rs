@@ -270,6 +270,6 @@ fn is_same(record: &Record, verdict: &Verdict) -> Option<bool> {
         Verdict::Complete(response, _) => Some(!is_failure && recorded.is_of(response)?),
         Verdict::Fail(Some(failure)) => Some(is_failure && recorded.is_of(failure)?),
         Verdict::CompleteOmitted | Verdict::Fail(None) => None,
-        Verdict::Release | Verdict::Interrupted | Verdict::Dead => Some(false),
+        Verdict::Release { .. } | Verdict::Interrupt => Some(false),
     }
 }

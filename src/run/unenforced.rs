@@ -138,7 +138,8 @@ impl<'t> Unenforced<'t> {
     }
 
     async fn conclude(&mut self, ending: &Ending, verdict: Verdict) {
-        let verdict = if ending.end == End::Recorded { verdict } else { Verdict::Interrupted };
+        let verdict =
+            if ending.end == End::Recorded { verdict } else { Verdict::Release { interrupted: true } };
         self.beside.conclude(verdict).await;
     }
 

@@ -241,6 +241,12 @@ impl DynamoDbStore {
     }
 }
 
+/// Starts the random generator of the stores' TLS library before the first handshake needs it.
+pub(crate) async fn start_random() {
+    #[cfg(feature = "dynamodb")]
+    crate::store::dynamodb::start_random().await;
+}
+
 /// The URL of the store that the environment names, without a user's name and password.
 #[cfg(feature = "events")]
 pub(crate) fn url_in_environment() -> Option<String> {

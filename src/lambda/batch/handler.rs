@@ -69,8 +69,8 @@ fn judge<T: Serialize>(result: Result<T, Failure>, policy: ErrorPolicy) -> (Verd
         Err(failure) => failure,
     };
     match policy.on(&failure) {
-        OnError::Release => (Verdict::Release, Err(Reason::of(&failure))),
-        OnError::Interrupt => (Verdict::Dead, Err(Reason::of(&failure))),
+        OnError::Release => (Verdict::Release { interrupted: false }, Err(Reason::of(&failure))),
+        OnError::Interrupt => (Verdict::Interrupt, Err(Reason::of(&failure))),
         OnError::Record(said) => {
             let described = || RecordedFailure::new(failure.error_type(), "the handler returned an error");
             (Verdict::failure(&said.unwrap_or_else(described)), Err(Reason::FailedForGood))

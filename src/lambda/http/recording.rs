@@ -50,9 +50,9 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
             Ok(Answer::Streamed(_, Streamed::Broken)) => "the response broke off",
             // The handler failed after a step was refused that may succeed later. `record_when` isn't asked.
             Ok(answer) if policy.is_step_refused && !policy.records() && answer.is_undecided_failure() => {
-                return (Verdict::Release, None);
+                return (Verdict::Release { interrupted: false }, None);
             }
-            Ok(answer) if !self.is_outcome(answer) => return (Verdict::Release, None),
+            Ok(answer) if !self.is_outcome(answer) => return (Verdict::Release { interrupted: false }, None),
             // The front end would replace this response, and each replay of it, with a 5xx until the record expires.
             Ok(answer) if delivery.is_some_and(|delivery| answer.refused_by(delivery).is_some()) => {
                 return (Verdict::CompleteOmitted, Some(Instead::NotRetained));
@@ -69,8 +69,8 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         };
         let said = match on_error {
             OnError::Record(said) => said,
-            OnError::Release => return (Verdict::Release, None),
-            OnError::Interrupt => return (Verdict::Dead, None),
+            OnError::Release => return (Verdict::Release { interrupted: false }, None),
+            OnError::Interrupt => return (Verdict::Interrupt, None),
         };
         let failure = said.unwrap_or_else(|| RecordedFailure::new("HandlerError", how));
         (Verdict::failure(&failure), Some(Instead::OperationFailed(how)))

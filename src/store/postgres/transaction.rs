@@ -1,4 +1,4 @@
-//! Keeps the record in a transaction of the caller: claim, work and outcome are either all committed, or all rolled
+//! Keeps the record in a transaction of the caller: work and outcome are either both committed, or both rolled
 //! back.
 
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::{
     time,
 };
 
-/// Keeps the record in your own transaction. Other transactions don't see the claim. Instead, an advisory lock holds
-/// the key until the transaction ends. So no claim can become stale.
+/// Keeps the record in your own transaction. There's no claim: an advisory lock holds the key until the
+/// transaction ends, so nothing can become stale.
 ///
 /// The transaction must belong to the database of the table. It can come from a pool. Of the store's configuration,
 /// only the table and the timeouts apply. If the table's name has no schema, the store looks the schema up once, over
