@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use aws_sdk_dynamodb::{
     Client,
     config::{
-        self, FrameworkMetadata, Region, SharedInterceptor,
+        self, FrameworkMetadata, Region, SharedInterceptor, StalledStreamProtectionConfig,
         retry::{RetryConfig, RetryPartition, TokenBucket},
         timeout::TimeoutConfig,
     },
@@ -294,7 +294,11 @@ impl Choices {
             .unwrap_or(DEFAULT_OPERATION_TIMEOUT);
         let timeouts =
             timeouts.operation_attempt_timeout(attempt_timeout).operation_timeout(operation_timeout).build();
-        let mut config = config.timeout_config(timeouts);
+        // The timeouts end a stalled request, the body of its answer included. So the SDK needn't watch the stream, which
+        // would take 2 % of a first run's instructions.
+        let mut config = config
+            .timeout_config(timeouts)
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
         // Replace only the SDK's default retries. Keep those that a client, the environment or a profile sets.
         if before.retry_config().is_none_or(|retries| *retries == RetryConfig::standard()) {
             let retries = RetryConfig::standard().with_max_attempts(MAX_ATTEMPTS);
