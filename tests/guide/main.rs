@@ -15,7 +15,7 @@ use testkit::source::{read_under, root};
 /// Returns the Rust sources that have the tests named by the documentation.
 fn sources() -> String {
     let folders =
-        ["src", "macros", "tests", "examples", "testkit", "rehearsal", "verification", "cli", "functions"];
+        ["src", "crates", "tests", "examples", "testkit", "rehearsal", "verification", "cli", "functions"];
     folders.map(read_under).into_iter().flatten().map(|(_, text)| text).collect()
 }
 

@@ -1,8 +1,10 @@
-//! The attribute's arguments: `key = order.id, compare = order, operation = "charge", with = app.idempotency`.
+//! The attribute's arguments: `key = order.id, compare = order, operation = "charge", with = app.idempotency`, and
+//! `crate = payments::idempotency`.
 
 use proc_macro2::Span;
 use syn::{
-    Error, Expr, ExprLit, Ident, Lit, LitStr, Result, Token,
+    Error, Expr, ExprLit, Ident, Lit, LitStr, Path, Result, Token,
+    ext::IdentExt as _,
     parse::{Parse, ParseStream},
 };
 
@@ -11,21 +13,26 @@ pub(crate) struct Arguments {
     pub(crate) compare: Option<Expr>,
     pub(crate) operation: Option<LitStr>,
     pub(crate) with: Option<Expr>,
+    /// The path of the library.
+    pub(crate) library: Option<Path>,
 }
 
 impl Parse for Arguments {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let (mut key, mut compare, mut operation, mut with) = (None, None, None, None);
+        let (mut key, mut compare, mut operation, mut with, mut library) = (None, None, None, None, None);
         while !input.is_empty() {
-            let name: Ident = input.parse()?;
+            // `crate` is a keyword.
+            let name = input.call(Ident::parse_any)?;
             let is_new = match name.to_string().as_str() {
                 "key" => key.replace(expression(input, &name)?).is_none(),
                 "compare" => compare.replace(expression(input, &name)?).is_none(),
                 "operation" => operation.replace(operation_name(input)?).is_none(),
                 "with" => with.replace(expression(input, &name)?).is_none(),
+                "crate" => library.replace(path(input)?).is_none(),
                 _ => {
                     let text = format!(
-                        "`{name}` isn't an argument of `idempotent`; use `key`, `compare`, `operation` or `with`"
+                        "`{name}` isn't an argument of `idempotent`; use `key`, `compare`, `operation`, `with` or \
+                         `crate`"
                     );
                     return Err(Error::new(name.span(), text));
                 }
@@ -41,7 +48,7 @@ impl Parse for Arguments {
             let text = "`key` is missing; say which key the operation has: `#[idempotent(key = order.id)]`";
             Error::new(Span::call_site(), text)
         };
-        Ok(Self { key: key.ok_or_else(missing)?, compare, operation, with })
+        Ok(Self { key: key.ok_or_else(missing)?, compare, operation, with, library })
     }
 }
 
@@ -58,6 +65,15 @@ fn expression(input: ParseStream<'_>, name: &Ident) -> Result<Expr> {
         return Err(Error::new(text.span(), said));
     }
     Ok(expression)
+}
+
+/// Parses `= PATH`, with or without quotes. serde's attribute of this name has quotes.
+fn path(input: ParseStream<'_>) -> Result<Path> {
+    input.parse::<Token![=]>()?;
+    if input.peek(LitStr) {
+        return input.parse::<LitStr>()?.parse_with(Path::parse_mod_style);
+    }
+    input.call(Path::parse_mod_style)
 }
 
 /// Parses `= "NAME"`, and checks it as `Idempotency::operation` does.

@@ -244,3 +244,34 @@ async fn longest_operation_names_are_valid() {
     assert!(idempotency.operation("n".repeat(124)).is_ok());
     assert!(idempotency.operation("n".repeat(125)).is_err());
 }
+
+mod re_exported {
+    pub(super) mod payments {
+        pub(crate) use lambda_idempotency as idempotency;
+    }
+    // A name that hides the library, so that the attribute can only use the path.
+    #[allow(dead_code, reason = "it only hides the library's name")]
+    mod lambda_idempotency {}
+
+    use super::{Idempotency, io};
+
+    #[super::idempotent(key = id, crate = payments::idempotency)]
+    pub(super) async fn by_path(id: &str, idempotency: &Idempotency) -> Result<usize, io::Error> {
+        Ok(id.len())
+    }
+
+    #[super::idempotent(key = id, crate = "payments::idempotency")]
+    pub(super) async fn quoted(id: &str, idempotency: &Idempotency) -> Result<usize, io::Error> {
+        Ok(id.len())
+    }
+}
+
+#[tokio::test]
+async fn library_is_found_under_the_given_path() {
+    let (store, idempotency) = memory();
+    for _ in 0..2 {
+        assert_eq!(re_exported::by_path("order-17", &idempotency).await.unwrap(), 8);
+        assert_eq!(re_exported::quoted("order-17", &idempotency).await.unwrap(), 8);
+    }
+    drop(store);
+}

@@ -37,11 +37,14 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
     let key = &arguments.key;
 
     let (attributes, visibility, body) = (&function.attributes, &function.visibility, &function.body);
+    let library = match &arguments.library {
+        Some(path) => path.to_token_stream(),
+        None => quote!(::lambda_idempotency),
+    };
     let idempotency = quote_spanned!(at(&with)=> &(#with));
-    let checked = quote_spanned!(at(key)=> ::lambda_idempotency::Key::new(&(#key))?);
+    let checked = quote_spanned!(at(key)=> #library::Key::new(&(#key))?);
     let payload = quote_spanned!(at(&compare)=> &(#compare));
-    let output: ReturnType =
-        parse_quote!(-> ::core::result::Result<#value, ::lambda_idempotency::RunError<#error>>);
+    let output: ReturnType = parse_quote!(-> ::core::result::Result<#value, #library::RunError<#error>>);
     function.signature.output = output;
     let signature = &function.signature;
     // Without `move`, the closure and its future borrow the variables that the body borrows, and consume only those
@@ -50,7 +53,7 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
         #check
         #(#attributes)*
         #visibility #signature {
-            let operation = ::lambda_idempotency::Idempotency::operation(#idempotency, #name)?;
+            let operation = #library::Idempotency::operation(#idempotency, #name)?;
             let key = #checked;
             operation.run::<#value, #error, _, _, _>(key, #payload, || async #body).await
         }

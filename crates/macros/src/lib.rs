@@ -82,6 +82,7 @@ use proc_macro::TokenStream;
 /// | `compare` | the payload that must match when the key is used again; `()` compares nothing | all parameters but `self` and the one that holds the `Idempotency` |
 /// | `operation` | the operation's name, in quotes | the function's path with dots: `orders.payment.charge` |
 /// | `with` | where the `Idempotency` is | the parameter `idempotency`, or the field `self.idempotency` |
+/// | `crate` | the library's path, for a crate that re-exports it: `crate = payments::idempotency` | `::lambda_idempotency` |
 ///
 /// The operation's name is part of every stored key. If you move or rename a function without the argument `operation`,
 /// its operation gets a new name, and earlier records aren't found. Functions in an `impl` need the argument, because
