@@ -13,6 +13,7 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use crate::{
     error::{Error, ErrorKind},
+    internal::SettingsExt as _,
     invocation::Invocation,
     key::{Key, Scope, StoredKey},
     observe,

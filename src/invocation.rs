@@ -8,8 +8,8 @@ use std::{
 };
 
 use crate::{
+    internal::settings::LONGEST_LEASE,
     key::StoredKey,
-    settings::LONGEST_LEASE,
     time::{Clock, Moment, Timestamp},
 };
 

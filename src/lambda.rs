@@ -56,26 +56,20 @@ mod locate;
 mod source;
 mod start;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
-use lambda_runtime::{Context, Diagnostic};
+use lambda_runtime::Context;
 use serde_json::value::RawValue;
 
+pub(crate) use crate::internal::diagnostic::diagnosed;
 use crate::{
-    error::{Error, RunError},
-    failure::Failure,
-    idempotency::Idempotency,
-    invocation::Invocation,
-    key::Key,
-    key_fields::KeyFields,
-    observe,
-    time::Timestamp,
+    idempotency::Idempotency, internal::KeyFieldsExt as _, invocation::Invocation, key::Key,
+    key_fields::KeyFields, observe, time::Timestamp,
 };
 pub use describe::{Description, Located};
 use event::{EventLayer, IntoKey, KeyFrom};
 #[cfg(feature = "http")]
 use http::HttpLayer;
-pub(crate) use start::diagnosed;
 pub use start::{run, typed};
 
 impl Idempotency {
@@ -178,33 +172,4 @@ pub(crate) fn take_ready<S: Clone>(service: &mut S) -> S {
 /// Returns the invocation's tenant. Only functions with tenant isolation have tenants.
 pub(crate) fn tenant(context: &Context) -> Option<&str> {
     context.tenant_id.as_deref().filter(|tenant| !tenant.is_empty())
-}
-
-impl From<Error> for Diagnostic {
-    /// The error type is `Idempotency.`, followed by the [`ErrorKind`](crate::ErrorKind)'s name. It's stable, so that
-    /// Step Functions and callers can match on it.
-    fn from(error: Error) -> Self {
-        Self { error_type: error.error_type(), error_message: error.to_string() }
-    }
-}
-
-impl From<Failure> for Diagnostic {
-    /// The error type is the permanent failure's own. For another error it's the type that [`run`] reports, or the Rust
-    /// type's name.
-    fn from(failure: Failure) -> Self {
-        Self { error_type: failure.error_type().to_owned(), error_message: failure.to_string() }
-    }
-}
-
-impl<E: Into<Diagnostic> + fmt::Debug + 'static> From<RunError<E>> for Diagnostic {
-    /// Keeps the type of an error that a step in the handler returned, as [`run`] does.
-    fn from(error: RunError<E>) -> Self {
-        match error {
-            RunError::Handler(error) => diagnosed(error).0,
-            RunError::Recorded(failure) => {
-                Self { error_type: failure.error_type, error_message: failure.error_message }
-            }
-            RunError::Idempotency(error) => error.into(),
-        }
-    }
 }

@@ -82,29 +82,13 @@
 pub mod guide;
 
 // Vocabulary.
-mod error;
-mod failure;
-mod fingerprint;
-mod finite;
-mod format;
-mod future;
 mod invocation;
-mod key;
-mod key_fields;
 pub mod metrics;
-mod outcome;
-mod record;
-mod selector;
-pub mod settings;
 pub mod time;
-// The storage contract, the stores, and their conformance suite.
-#[cfg(any(test, feature = "conformance"))]
-pub mod conformance;
+// The stores.
 pub mod store;
-// The rules, and the code that applies them to one operation.
+// The code that applies the rules to one operation.
 mod observe;
-#[doc(hidden)]
-pub mod protocol;
 mod run;
 // The entry points and the wrappers.
 mod idempotency;
@@ -117,13 +101,22 @@ pub mod testing;
 #[cfg(feature = "client")]
 pub mod client;
 
-pub use error::{Error, ErrorKind, RecordedFailure, RunError};
-pub use failure::Failure;
-pub use fingerprint::Fingerprint;
 pub use idempotency::{Builder, Idempotency, Operation, Resolution};
 pub use invocation::Invocation;
-pub use key::{Key, Scope, StoredKey};
-pub use key_fields::KeyFields;
+#[cfg(any(test, feature = "conformance"))]
+pub use lambda_idempotency_core::conformance;
+#[doc(hidden)]
+pub use lambda_idempotency_core::protocol;
+// The core's modules, under the names that they have there.
+use lambda_idempotency_core::internal::{
+    self, error, failure, fingerprint, format, future, key, outcome, record,
+};
+#[cfg(feature = "events")]
+use lambda_idempotency_core::internal::{key_fields, selector};
+pub use lambda_idempotency_core::{
+    Error, ErrorKind, Failure, Fingerprint, Key, KeyFields, RecordedFailure, RunError, Scope, StoredKey,
+    settings,
+};
 #[cfg(feature = "macros")]
 pub use lambda_idempotency_macros::idempotent;
 pub use run::{

@@ -269,10 +269,9 @@ const fn refusal(kind: ErrorKind, is_store_failure: bool) -> Metric {
         ErrorKind::Invalid if !is_store_failure => Metric::Invalid,
         ErrorKind::Declined => Metric::Declined,
         ErrorKind::AllFailed => Metric::AllFailed,
-        // `Fenced` and `Unrecorded` are errors of a settlement, and never refuse a claim.
-        ErrorKind::Unavailable | ErrorKind::Invalid | ErrorKind::Fenced | ErrorKind::Unrecorded => {
-            Metric::StoreUnavailable
-        }
+        // `Unavailable` and `Invalid` of the store. `Fenced` and `Unrecorded` are errors of a settlement, and never
+        // refuse a claim.
+        _ => Metric::StoreUnavailable,
     }
 }
 

@@ -10,7 +10,7 @@ pub(crate) mod context;
 
 pub(crate) mod watch;
 
-mod limits;
+pub(crate) mod limits;
 
 pub(crate) mod replay;
 

@@ -48,6 +48,26 @@
 //! | [`survive()`] | causes every fault at every point, with every duplicate |
 //! | [`key_of`] | which fields change the key, which the fingerprint, which neither |
 //!
+//! A handler that stages its writes can stage a [`Transaction`] of items in the memory store:
+//!
+//! ```
+//! use lambda_idempotency::{Idempotency, Key, staging, store::memory::MemoryStore, testing::Transaction};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = MemoryStore::new();
+//! let idempotency = Idempotency::builder(store.clone()).function("orders").build()?;
+//! let pay = async || {
+//!     let staging = staging().ok_or("not protected")?;
+//!     staging.add(Transaction::new().put("payments", "order-17", "12.50 EUR").absent("payments", "order-17"))?;
+//!     Ok::<_, Box<dyn std::error::Error + Send + Sync>>("paid".to_owned())
+//! };
+//! let answer: String = idempotency.operation("pay")?.run(Key::new("order-17")?, &12, pay).await.map_err(|_| "failed")?;
+//! assert_eq!(store.item("payments", "order-17").as_deref(), Some("12.50 EUR"));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Survive
 //!
 //! [`survive()`] first delivers the event without a fault. This shows which effects the operation must have, and how
@@ -116,7 +136,7 @@ pub mod strategies;
 mod survive;
 mod world;
 
-pub use crate::store::memory::transaction::{Declined, Transaction};
+pub use crate::internal::testing::{Declined, Transaction};
 pub use bench::Bench;
 pub use delivery::Delivery;
 pub use event::Event;

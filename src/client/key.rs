@@ -8,30 +8,8 @@ use reqwest::{
 
 use crate::{
     error::{Error, ErrorKind},
-    key::{Key, quoted, uuid},
-    record::random_bits,
+    key::{Key, quoted},
 };
-
-impl Key {
-    /// Draws a random UUID (version 4) as the key of a new operation.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Unavailable`] if the operating system returns no random bits.
-    ///
-    /// ```
-    /// use lambda_idempotency::Key;
-    ///
-    /// let key = Key::draw()?;
-    /// let stored = key.as_str().to_owned();
-    /// // After a crash:
-    /// assert_eq!(Key::new(stored)?, key);
-    /// # Ok::<(), lambda_idempotency::Error>(())
-    /// ```
-    pub fn draw() -> Result<Self, Error> {
-        random_bits("an operation's key").and_then(|bits| Self::new(uuid(bits, 4)))
-    }
-}
 
 /// A key that this middleware drew and put into a request's extensions. This type distinguishes it from a caller's key.
 #[derive(Clone)]

@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::{
     error::{Error, ErrorKind},
     idempotency::Idempotency,
+    internal::SettingsExt as _,
     key::Scope,
     observe,
     record::Owner,

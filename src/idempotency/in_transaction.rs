@@ -9,13 +9,15 @@ use crate::{
     fingerprint::Fingerprint,
     format::Format,
     idempotency::Operation,
+    internal::SettingsExt as _,
     key::Key,
-    protocol::{Limits, Refusal},
+    protocol::Refusal,
     run::{
         claim::Begun,
         context::{attempting, refused_within},
         driver::Way,
         in_transaction::{InTransaction, Records},
+        limits,
         protect::{Protected, Target, protect},
         refusal::refusal_error,
         response::Verdict,
@@ -164,7 +166,7 @@ impl<F: Format> Operation<F> {
         let refused = |error| refused_within(&invocation, &key, error);
         let begun = driver.begun(&invocation);
         let now = begun.now();
-        let limits = Limits::of(&driver.settings, now, &invocation);
+        let limits = limits::of(&driver.settings, now, &invocation);
         let ask_by = limits.ask_by.filter(|_| driver.settings.is_enforced());
         let refusal = match ask_by {
             Some(ask_by) if ask_by <= now => Refusal::NoTimeLeft,

@@ -10,6 +10,9 @@ use crate::{
     fingerprint::Fingerprint,
     format::{Format, Json},
     idempotency::Idempotency,
+    internal::FingerprintExt as _,
+    internal::ScopeExt as _,
+    internal::SettingsExt as _,
     invocation::Invocation,
     key::{Key, Scope, StoredKey},
     run::{
@@ -61,6 +64,41 @@ impl<F: Format> fmt::Debug for Operation<F> {
 
 impl<F: Format> Operation<F> {
     /// Returns the same operation, but records its results in the [`Format`] `G`.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// use std::borrow::Cow;
+    /// use lambda_idempotency::store::Format;
+    /// use serde::{Serialize, de::DeserializeOwned};
+    ///
+    /// struct Cbor;
+    ///
+    /// impl Format for Cbor {
+    ///     const NAME: &'static str = "cbor";
+    ///
+    ///     fn write<T: Serialize>(value: &T) -> Result<Vec<u8>, Cow<'static, str>> {
+    ///         let mut bytes = Vec::new();
+    ///         ciborium::into_writer(value, &mut bytes).map_err(|_| "its type can't be written as CBOR")?;
+    ///         Ok(bytes)
+    ///     }
+    ///
+    ///     fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Cow<'static, str>> {
+    ///         ciborium::from_reader(bytes).map_err(|_| "it isn't CBOR of this type".into())
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("maps").build()?;
+    /// let tiles = idempotency.operation("tiles")?.format::<Cbor>();
+    /// let render = async || Ok::<_, std::io::Error>(vec![f64::NAN, 1.5]);
+    /// tiles.run(Key::new("map-7")?, &"zoom 3", render).await?;
+    /// // JSON couldn't have kept the NaN.
+    /// let (again, replay) = tiles.run_with_replay(Key::new("map-7")?, &"zoom 3", render).await?;
+    /// assert!(again[0].is_nan() && replay.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn format<G: Format>(&self) -> Operation<G> {
         Operation { idempotency: self.idempotency.clone(), scope: self.scope.clone(), format: PhantomData }

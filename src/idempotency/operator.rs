@@ -8,11 +8,12 @@ use crate::{
     key::StoredKey,
     observe,
     outcome::Outcome,
-    protocol::{Action, End, Event, Intent, Limits},
+    protocol::{Action, End, Event, Intent},
     record::{Owner, Record},
     run::{
         cache::Forget,
         driver::Driver,
+        limits,
         refusal::{resolution_in_doubt, store_error},
     },
 };
@@ -68,7 +69,7 @@ pub(super) async fn resolve(
     // Removes the cached entry even if the write's answer is lost, or if the caller drops this future.
     let _forget = Forget::new(driver.shared.cache.as_ref(), key);
     let unknown = Invocation::unknown();
-    let limits = Limits::of(&driver.settings, driver.now(), &unknown);
+    let limits = limits::of(&driver.settings, driver.now(), &unknown);
     let mut state = driver.machine(owner, seen.fingerprint, &unknown, limits);
     let event = Event::Resolve { seen: Box::new(seen.clone()), intent };
     let driven = driver.drive(key, &mut state, event, &driver.to_store(None)).await;

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    fingerprint::Fingerprint, idempotency::Idempotency, key::StoredKey, key_fields::KeyFields,
-    settings::Execution, store::named,
+    fingerprint::Fingerprint, idempotency::Idempotency, internal::KeyFieldsExt as _, key::StoredKey,
+    key_fields::KeyFields, settings::Execution, store::named,
 };
 
 /// How a function derives its records' keys from its events. A wrapper's `describe()` returns the description, and

@@ -100,6 +100,8 @@ use crate::{
     fingerprint::Fingerprint,
     future::BoxFuture,
     idempotency::Idempotency,
+    internal::ErrorExt as _,
+    internal::KeyFieldsExt as _,
     key::{Key, StoredKey},
     key_fields::KeyFields,
     lambda::{Description, Idempotent, Located, describe::CLOSURE, diagnosed, take_ready, tenant},

@@ -261,6 +261,7 @@ use crate::{
     error::{Error, ErrorKind},
     future::BoxFuture,
     idempotency::Idempotency,
+    internal::SettingsExt as _,
     invocation::Invocation,
     key::StoredKey,
     lambda::{Idempotent, take_ready},

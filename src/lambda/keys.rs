@@ -56,6 +56,7 @@
 //! # }
 //! ```
 
+use crate::internal::KeyFieldsExt as _;
 use std::{borrow::Cow, collections::BTreeMap};
 
 use serde_json::value::RawValue;
@@ -298,6 +299,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::internal::KeyExt as _;
 
     fn key(fields: &KeyFields, json: &str) -> Option<String> {
         fields.key_of(json.as_bytes()).unwrap().map(|key| key.as_str().to_owned())

@@ -22,6 +22,7 @@ use crate::{
     error::{Error, ErrorKind},
     format::Format,
     idempotency::{Idempotency, Operation},
+    internal::KeyFieldsExt as _,
     invocation::Invocation,
     key::Key,
     key_fields::KeyFields,

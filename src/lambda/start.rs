@@ -1,6 +1,6 @@
 //! Runs a function, and keeps the types of this library's errors.
 
-use std::{any::type_name, error::Error as StdError, fmt};
+use std::fmt;
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -8,10 +8,7 @@ use lambda_runtime::{Diagnostic, IntoFunctionResponse, LambdaEvent};
 use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceExt as _};
 
-use crate::{
-    error::own::{self, Shown},
-    failure::shown_in_any,
-};
+use crate::lambda::diagnosed;
 
 /// Runs a function as `lambda_runtime::run` does, and reports this library's errors to Lambda with their own types.
 ///
@@ -112,33 +109,12 @@ impl<E: Into<Diagnostic> + fmt::Debug + 'static> From<Typed<E>> for Diagnostic {
     }
 }
 
-/// Converts a handler's error as [`run`] does. Also returns this library's errors in it.
-pub(crate) fn diagnosed<E: Into<Diagnostic> + fmt::Debug + 'static>(error: E) -> (Diagnostic, Shown) {
-    let found = shown_in_any(&error);
-    // The conversion writes the error's text, which may show an error that isn't a source.
-    let (mut diagnostic, written) = own::shown_while(|| error.into());
-    let is_refused_step = found.is_refused_step || written.is_refused_step;
-    let error_type = found.error_type.or(written.error_type);
-    if let Some(own) = &error_type
-        && !is_chosen::<E>(&diagnostic.error_type)
-    {
-        diagnostic.error_type.clone_from(own);
-    }
-    (diagnostic, Shown { error_type, is_refused_step })
-}
-
-/// Whether the handler chose the error's type. Otherwise it's the name of a Rust type that says nothing of the cause.
-/// `lambda_runtime` reports the name of a reference to that type.
-fn is_chosen<E>(error_type: &str) -> bool {
-    let names =
-        [type_name::<E>(), type_name::<Box<dyn StdError + Send + Sync>>(), type_name::<Box<dyn StdError>>()];
-    !names.contains(&error_type.trim_start_matches('&'))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{any::type_name, error::Error as StdError};
+
     use super::*;
-    use crate::{Error, Failure, Key, RecordedFailure, RunError};
+    use crate::{Error, Failure, Key, RecordedFailure, RunError, internal::ErrorExt as _};
 
     type Boxed = Box<dyn StdError + Send + Sync>;
 

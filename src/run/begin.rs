@@ -8,13 +8,14 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     observe,
-    protocol::{Event, Limits, Refusal},
+    protocol::{Event, Refusal},
     record::{Owner, Record},
     run::{
         cache::Ticket,
         claim::{Begun, Claim},
         context::refuse_within_itself,
         driver::{Driver, Opened, spread},
+        limits,
         limits::wait_until,
         refusal::{Refused, RefusedBy},
         replay::Replay,
@@ -73,7 +74,7 @@ async fn attempt(
         return answer.map(Begun::Replay);
     }
     let ticket = cache.and_then(|cache| cache.ticket_in(invocation));
-    let limits = Limits::of(&driver.settings, now, invocation);
+    let limits = limits::of(&driver.settings, now, invocation);
     let mut state = driver.machine(driver.owner()?, fingerprint, invocation, limits);
     let opened = driver.open(key, &mut state, Event::Begin, &driver.to_store(None)).await;
     observe::asked(stopwatch);

@@ -244,7 +244,9 @@ mod tests {
     const BYTES: usize = 64 * 1024;
 
     fn cache() -> LocalCache {
-        LocalCache::new(&Settings { local_cache: BYTES, ..Settings::default() }, false).unwrap()
+        let mut settings = Settings::default();
+        settings.local_cache = BYTES;
+        LocalCache::new(&settings, false).unwrap()
     }
 
     fn key() -> StoredKey {

@@ -4,6 +4,7 @@ use std::{future::Future, sync::Arc};
 
 use crate::{
     error::Error,
+    internal::ErrorExt as _,
     invocation::{Invocation, Refusals},
     key::StoredKey,
     run::{handle::ClaimHandle, staging::Staging},

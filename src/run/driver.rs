@@ -12,6 +12,7 @@ use crate::{
     error::Error,
     fingerprint::Fingerprint,
     future::BoxFuture,
+    internal::StoredKeyExt as _,
     invocation::Invocation,
     key::StoredKey,
     protocol::{Action, Decline, End, Event, Fault, Held, Input, Limits, Plan, Refusal, Rules, State, step},

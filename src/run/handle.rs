@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use crate::{
+    internal::StoredKeyExt as _,
     key::StoredKey,
     protocol::Held,
     record::{Generation, Lock},

@@ -18,6 +18,7 @@ use crate::{
     error::Error,
     fingerprint::Fingerprint,
     future::BoxFuture,
+    internal::SettingsExt as _,
     invocation::Invocation,
     key::StoredKey,
     record::Record,

@@ -7,43 +7,41 @@ use crate::{
     time::Timestamp,
 };
 
-impl Limits {
-    /// Returns the limits of an operation that begins at `now`.
-    pub(crate) fn of(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Self {
-        let limits = Self::unextended(settings, now, invocation);
-        let Some(length) = settings.lease_extension.or(invocation.short_lease()) else { return limits };
-        Self { lease_until: limits.lease_from(now, length), lease_extension: Some(length), ..limits }
-    }
+/// Returns the limits of an operation that begins at `now`.
+pub(crate) fn of(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limits {
+    let limits = unextended(settings, now, invocation);
+    let Some(length) = settings.lease_extension.or(invocation.short_lease()) else { return limits };
+    Limits { lease_until: limits.lease_from(now, length), lease_extension: Some(length), ..limits }
+}
 
-    /// Returns the limits under a lease that isn't extended, or of a run without a claim.
-    pub(crate) fn unextended(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Self {
-        let Settings { answer_reserve: reserve, lease_grace, settle_within, .. } = *settings;
-        let deadline = invocation.deadline();
-        let lease_until = match deadline {
-            Some(deadline) => deadline.saturating_add(lease_grace),
-            None => now.saturating_add(settings.lease_fallback),
-        };
-        let answer_by = answer_by(settings, now, invocation);
-        let ask_by = answer_by.map(|answer_by| {
-            let left = now.until(answer_by);
-            if settings.fail_open {
-                // If the store fails, the handler gets the other half of the time.
-                now.saturating_add(left / 2)
-            } else {
-                // Leaves time to release a claim that the library gives up on.
-                answer_by.saturating_sub(reserve.min(left / 4))
-            }
-        });
-        Self {
-            ask_by,
-            answer_by,
-            deadline,
-            latest_cut_off: invocation.cut_off(),
-            lease_grace,
-            reserve,
-            cuts_off: settings.cut_off,
-            ..Self::unknown(lease_until, settle_within)
+/// Returns the limits under a lease that isn't extended, or of a run without a claim.
+pub(crate) fn unextended(settings: &Settings, now: Timestamp, invocation: &Invocation) -> Limits {
+    let Settings { answer_reserve: reserve, lease_grace, settle_within, .. } = *settings;
+    let deadline = invocation.deadline();
+    let lease_until = match deadline {
+        Some(deadline) => deadline.saturating_add(lease_grace),
+        None => now.saturating_add(settings.lease_fallback),
+    };
+    let answer_by = answer_by(settings, now, invocation);
+    let ask_by = answer_by.map(|answer_by| {
+        let left = now.until(answer_by);
+        if settings.fail_open {
+            // If the store fails, the handler gets the other half of the time.
+            now.saturating_add(left / 2)
+        } else {
+            // Leaves time to release a claim that the library gives up on.
+            answer_by.saturating_sub(reserve.min(left / 4))
         }
+    });
+    Limits {
+        ask_by,
+        answer_by,
+        deadline,
+        latest_cut_off: invocation.cut_off(),
+        lease_grace,
+        reserve,
+        cuts_off: settings.cut_off,
+        ..Limits::unknown(lease_until, settle_within)
     }
 }
 
@@ -83,7 +81,7 @@ mod tests {
 
     /// The limits in the order of the table in the docs of [`Limits`], for a settlement that begins now.
     fn table(settings: &Settings, invocation: &Invocation) -> [Option<u128>; 8] {
-        let limits = Limits::of(settings, NOW, invocation);
+        let limits = of(settings, NOW, invocation);
         let lease_until = limits.lease_until;
         [
             Some(lease_until),
@@ -101,8 +99,10 @@ mod tests {
     #[test]
     fn limits_follow_settings_invocation_and_front_end() {
         let settings = Settings::default();
-        let short = Settings { lease_extension: Some(Duration::from_secs(6)), ..Settings::default() };
-        let waits = Settings { cut_off: false, ..Settings::default() };
+        let mut short = Settings::default();
+        short.lease_extension = Some(Duration::from_secs(6));
+        let mut waits = Settings::default();
+        waits.cut_off = false;
         let known = Invocation::entered(NOW, after(10_000), "id");
         let row = |row: [u128; 8]| row.map(Some);
         let usual = row([12_000, 10_000, 9750, 9500, 9750, 9950, 9750, 4875]);

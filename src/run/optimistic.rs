@@ -15,6 +15,7 @@ use crate::{
         claim::Begun,
         context::refuse_within_itself,
         driver::{Declined, Driver, Ending, Inside, Opened, Requests},
+        limits,
         refusal::{Refused, concluded, not_committed},
         response::Verdict,
         unenforced::end,
@@ -57,7 +58,7 @@ impl<'t> Optimistic<'t> {
         let ticket =
             driver.cache().filter(|_| inside.is_none()).and_then(|cache| cache.ticket_in(invocation));
         // Without a claim, there's no lease that could be extended or could expire.
-        let limits = Limits::unextended(&driver.settings, now, invocation);
+        let limits = limits::unextended(&driver.settings, now, invocation);
         let state = driver.machine(driver.owner()?, fingerprint, invocation, limits);
         let mut it =
             Self { driver: driver.clone(), key: key.clone(), state, is_copied: ticket.is_some(), inside };

@@ -10,6 +10,7 @@ use crate::{
     error::{Error, ErrorKind, RecordedFailure},
     failure::ErrorPolicy,
     fingerprint::Fingerprint,
+    internal::SettingsExt as _,
     invocation::{Invocation, Refusals},
     key::StoredKey,
     observe,

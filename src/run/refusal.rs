@@ -4,6 +4,8 @@ use std::{any::type_name, time::Duration};
 
 use crate::{
     error::{Error, ErrorKind},
+    internal::ErrorExt as _,
+    internal::StoreErrorExt as _,
     key::StoredKey,
     observe,
     protocol::{Decline, End, Refusal, State},
@@ -76,7 +78,8 @@ fn kind(kind: StoreErrorKind) -> ErrorKind {
     match kind {
         StoreErrorKind::Corrupt => ErrorKind::Corrupt,
         StoreErrorKind::Rejected | StoreErrorKind::Unstorable => ErrorKind::Invalid,
-        StoreErrorKind::Unavailable | StoreErrorKind::Conflict => ErrorKind::Unavailable,
+        // `Unavailable` and `Conflict`.
+        _ => ErrorKind::Unavailable,
     }
 }
 

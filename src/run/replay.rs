@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     error::{Error, ErrorKind, RunError},
     format::{self, Format, Json},
+    internal::StoredResponseExt as _,
     key::StoredKey,
     observe,
     outcome::Outcome,

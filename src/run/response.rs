@@ -7,6 +7,8 @@ use crate::{
     error::{Error, ErrorKind, RecordedFailure},
     format::{self, Format},
     future::BoxFuture,
+    internal::ErrorExt as _,
+    internal::StoredResponseExt as _,
     key::StoredKey,
     observe,
     outcome::{Outcome, Place, StoredResponse, is_key_id},

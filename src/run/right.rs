@@ -6,6 +6,7 @@ use std::future::{Future, pending};
 use crate::{
     error::Error,
     fingerprint::Fingerprint,
+    internal::SettingsExt as _,
     invocation::Invocation,
     key::StoredKey,
     observe,

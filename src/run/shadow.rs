@@ -15,15 +15,17 @@ use crate::{
     error::ErrorKind,
     fingerprint::Fingerprint,
     future::BoxFuture,
+    internal::StoredResponseExt as _,
     invocation::Invocation,
     key::StoredKey,
     observe::{self, Would},
     outcome::Outcome,
-    protocol::{End, Event, Limits, Refusal, State},
+    protocol::{End, Event, Refusal, State},
     record::Record,
     run::{
         context::refuse_within_itself,
         driver::{Driver, Opened, Way},
+        limits,
         refusal::{Refused, RefusedBy},
         replay::outcome_of,
         response::Verdict,
@@ -78,6 +80,8 @@ struct Shadow {
 /// it.
 #[cfg(feature = "events")]
 pub(crate) fn lets_pass(driver: &Driver, kind: &'static str) -> bool {
+    use crate::internal::SettingsExt as _;
+
     if driver.settings.is_enforced() {
         return false;
     }
@@ -193,7 +197,7 @@ impl Shadow {
     async fn in_time<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let clock = self.driver.clock();
         let begun = clock.now();
-        let limits = Limits::unextended(&self.driver.settings, begun, &self.invocation);
+        let limits = limits::unextended(&self.driver.settings, begun, &self.invocation);
         let end = begun.saturating_add(self.left);
         let end = limits.answer_by.map_or(end, |answer_by| answer_by.min(end));
         let ended = watch(work, clock, &CutOff::at(Some(end)), None).await;
@@ -236,7 +240,7 @@ async fn ask(
     way: Way,
 ) -> Found {
     // The lease isn't extended automatically. It lasts until the deadline, so that a long run isn't treated as stale.
-    let limits = Limits::unextended(&driver.settings, driver.now(), invocation);
+    let limits = limits::unextended(&driver.settings, driver.now(), invocation);
     let Ok(owner) = driver.owner() else { return Found::Unknown(None) };
     let mut state = driver.machine(owner, fingerprint, invocation, limits);
     let event = match way {

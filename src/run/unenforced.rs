@@ -3,6 +3,7 @@
 
 use crate::{
     fingerprint::Fingerprint,
+    internal::GenerationExt as _,
     invocation::Invocation,
     key::StoredKey,
     protocol::{Decline, End, Event, Held, Limits, first_call_until, refusal_for},
@@ -10,6 +11,7 @@ use crate::{
     run::{
         driver::{Declined, Driver, Ending, Inside, Way},
         handle::ClaimHandle,
+        limits,
         response::Verdict,
         shadow::Beside,
     },
@@ -43,7 +45,7 @@ impl<'t> Unenforced<'t> {
             inside,
             driver: driver.clone(),
             key: key.clone(),
-            limits: Limits::of(&driver.settings, driver.now(), invocation),
+            limits: limits::of(&driver.settings, driver.now(), invocation),
             beside: Beside::new(driver, key, fingerprint, invocation, way),
         }
     }

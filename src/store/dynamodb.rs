@@ -8,7 +8,7 @@
 //!
 //! | attribute | type | in | content |
 //! |---|---|---|---|
-//! | `id` | S | all | the partition key: the stored key, `<function>/<operation>#<64 hex digits>`; or the shared [partition](crate::store::StoreBuilder::partition) |
+//! | `id` | S | all | the partition key: the stored key, `<function>/<operation>#<64 hex digits>`; or the shared [partition](DynamoDbBuilder::partition) |
 //! | the sort key, if the table has one | S | all | `record`; in a shared partition, the stored key |
 //! | `version` | N | all | `3`, the version of this format |
 //! | `status` | S | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
@@ -108,6 +108,8 @@ mod table;
 mod transaction;
 mod url;
 
+pub use builder::DynamoDbBuilder;
+
 pub use ended::OperationEnded;
 pub(crate) use random::start_random;
 #[cfg(feature = "testing")]
@@ -145,8 +147,7 @@ use crate::{
     key::StoredKey,
     record::Record,
     store::{
-        Put, PutOutcome, ResponseChunks, Store, StoreBuilder, StoreError, StoreErrorKind, Transactions,
-        codec::Field,
+        Put, PutOutcome, ResponseChunks, Store, StoreError, StoreErrorKind, Transactions, toolkit::Field,
     },
 };
 
@@ -203,8 +204,8 @@ impl DynamoDbStore {
     }
 
     /// Configures a store on `table`.
-    pub fn builder(table: impl Into<String>) -> StoreBuilder<Self> {
-        StoreBuilder::<Self>::new(table.into())
+    pub fn builder(table: impl Into<String>) -> DynamoDbBuilder {
+        DynamoDbBuilder::new(table.into())
     }
 
     /// The table's name or ARN.

@@ -75,7 +75,7 @@
 //!
 //! # Connections
 //!
-//! Each sandbox of a function holds [two](crate::store::StoreBuilder::connections) connections, so a thousand
+//! Each sandbox of a function holds [two](PostgresBuilder::connections) connections, so a thousand
 //! sandboxes hold 2,000. By default, PostgreSQL accepts 100 connections from all its clients together. Limit the
 //! function's concurrency to half of the free connections, or put a pooler in between. If you pass in your own pool,
 //! the store opens these two in addition to the pool's connections. It doesn't borrow the pool's, because handlers hold
@@ -83,12 +83,12 @@
 //!
 //! With several hosts in the URL (`postgres://app@one,two/shop`), the store finds the one that accepts writes,
 //! unless `target_session_attrs` says otherwise. After a fail-over, the next call finds the promoted standby.
-//! The hosts share the [time to connect](crate::store::StoreBuilder::connect_timeout) equally.
+//! The hosts share the [time to connect](PostgresBuilder::connect_timeout) equally.
 //! `channel_binding=require` is supported.
 //!
 //! # Time limits
 //!
-//! The store stops waiting for a statement after a [second](crate::store::StoreBuilder::statement_timeout), and
+//! The store stops waiting for a statement after a [second](PostgresBuilder::statement_timeout), and
 //! closes the connection. While the server waits for a lock, it doesn't notice that the connection is closed. Once it
 //! gets the lock, it would apply a claim that the store no longer waits for. That claim would block the key until its
 //! lease expires, though no handler runs. So the store sets `statement_timeout` and `lock_timeout` at the server.
@@ -172,6 +172,8 @@ mod tls;
 mod transaction;
 mod values;
 
+pub use builder::PostgresBuilder;
+
 /// The client and the pool, in the versions that this store accepts.
 pub use deadpool_postgres::{self, tokio_postgres};
 
@@ -198,7 +200,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Put, PutOutcome, Store, StoreBuilder, StoreError, StoreErrorKind, codec::Unreadable},
+    store::{Put, PutOutcome, Store, StoreError, StoreErrorKind, toolkit::Unreadable},
 };
 
 /// The maximum number of times that the store sends one write. It sends a write again if PostgreSQL didn't apply it,
@@ -256,7 +258,7 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// None with these defaults; [`StoreBuilder::build`] lists the errors of other settings.
+    /// None with these defaults; [`PostgresBuilder::build`] lists the errors of other settings.
     pub fn new(pool: Pool) -> Result<Self, Error> {
         Self::pool_builder(pool).build()
     }
@@ -266,26 +268,26 @@ impl PostgresStore {
     /// Percent-encode all characters in the URL's parts except letters and digits. The main parameters after
     /// the `?` are:
     ///
-    /// - `table`: as [`table`](crate::store::StoreBuilder::table).
+    /// - `table`: as [`table`](PostgresBuilder::table).
     /// - `sslmode`: `require` (the default, except for loopback and Unix sockets), `prefer` or `disable`.
     /// - `sslrootcert`: a file with the root certificates to trust instead of the system's, such as Amazon
     ///   RDS's.
-    /// - `timeouts`: `startup` (the default), [`transaction`](crate::store::StoreBuilder::timeouts_per_transaction) or
-    ///   [`role`](crate::store::StoreBuilder::timeouts_of_role).
-    /// - `prepared`: `true` or `false`, as [`prepared_statements`](crate::store::StoreBuilder::prepared_statements).
+    /// - `timeouts`: `startup` (the default), [`transaction`](PostgresBuilder::timeouts_per_transaction) or
+    ///   [`role`](PostgresBuilder::timeouts_of_role).
+    /// - `prepared`: `true` or `false`, as [`prepared_statements`](PostgresBuilder::prepared_statements).
     ///
     /// If TLS is used, the certificate and the host's name are always verified.
-    pub fn builder(url: impl Into<String>) -> StoreBuilder<Self> {
-        StoreBuilder::of_url(url.into())
+    pub fn builder(url: impl Into<String>) -> PostgresBuilder {
+        PostgresBuilder::of_url(url.into())
     }
 
     /// Configures a store that opens its own connections with `pool`'s server, TLS and credentials.
     ///
-    /// These [`connections`](StoreBuilder::connections) come in addition to the pool's, and the pool's hooks don't run
+    /// These [`connections`](PostgresBuilder::connections) come in addition to the pool's, and the pool's hooks don't run
     /// for them. The store doesn't borrow the pool's connections, because handlers hold them while they run. A
     /// completion would time out while it waits for one.
-    pub fn pool_builder(pool: Pool) -> StoreBuilder<Self> {
-        StoreBuilder::of_pool(pool)
+    pub fn pool_builder(pool: Pool) -> PostgresBuilder {
+        PostgresBuilder::of_pool(pool)
     }
 
     /// The table's name.

@@ -39,7 +39,7 @@
 //!   and the operations of removed records run again. With `noeviction`, a full Redis refuses first claims, and
 //!   nothing runs. Existing claims can still be extended and settled. The first claim over each connection checks the
 //!   policy in its own round trip, and is refused if the server evicts. `?eviction=accepted` or
-//!   [`accept_eviction`](crate::store::StoreBuilder::accept_eviction) accepts that records may vanish. ElastiCache's
+//!   [`accept_eviction`](RedisBuilder::accept_eviction) accepts that records may vanish. ElastiCache's
 //!   default is `volatile-lru`, which evicts. If the user may not run `INFO`, or the server doesn't say its policy, the
 //!   store logs a warning (`eviction_unknown`) and goes on. `idempotency table check` shows the policy's state too.
 //! - **There's no transaction with the handler's own effects**, not even with its own writes to the same Redis.
@@ -122,6 +122,8 @@ mod last_word;
 mod scan;
 mod transition;
 
+pub use builder::RedisBuilder;
+
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicBool},
@@ -144,7 +146,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Record,
-    store::{Put, PutOutcome, Store, StoreBuilder, StoreError, StoreErrorKind, codec::Unreadable},
+    store::{Put, PutOutcome, Store, StoreError, StoreErrorKind, toolkit::Unreadable},
 };
 
 /// Stores records in Redis or Valkey; see the [module's documentation](self) for what a fail-over can lose, and
@@ -185,7 +187,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// As [`StoreBuilder::build`].
+    /// As [`RedisBuilder::build`].
     pub fn new(url: impl Into<String>) -> Result<Self, Error> {
         Self::builder(url).build()
     }
@@ -201,10 +203,10 @@ impl RedisStore {
     ///
     /// You can write `valkey` instead of `redis` in each scheme. Parameters: `?prefix=TEXT` sets the key prefix,
     /// `&cluster=true` selects a cluster, and `&node=HOST:PORT`, any number of times, names more of its nodes.
-    /// `&eviction=accepted` is [`accept_eviction`](StoreBuilder::accept_eviction). `&sslrootcert=FILE` trusts the certificate authorities in this PEM file instead of the machine's. Percent-encode
+    /// `&eviction=accepted` is [`accept_eviction`](RedisBuilder::accept_eviction). `&sslrootcert=FILE` trusts the certificate authorities in this PEM file instead of the machine's. Percent-encode
     /// reserved characters in a user name, a password and a parameter.
-    pub fn builder(url: impl Into<String>) -> StoreBuilder<Self> {
-        StoreBuilder::<Self>::new(url.into())
+    pub fn builder(url: impl Into<String>) -> RedisBuilder {
+        RedisBuilder::new(url.into())
     }
 
     /// Returns the URL without user name, password and parameters.

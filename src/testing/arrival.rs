@@ -13,6 +13,7 @@ use super::{
     world::{Meets, Told, World},
 };
 use crate::{
+    internal::testing::MemoryStoreExt as _,
     key::StoredKey,
     outcome::{Outcome, StoredResponse},
     record::{Generation, Owner, Record, State},

@@ -427,7 +427,8 @@ const fn code_of(kind: ErrorKind) -> &'static str {
         ErrorKind::Declined => "declined",
         ErrorKind::AllFailed => "operation-failed",
         ErrorKind::Corrupt => "record-unreadable",
-        ErrorKind::Invalid => "misconfigured",
+        // `Invalid`.
+        _ => "misconfigured",
     }
 }
 

@@ -4,10 +4,12 @@ use std::any::Any;
 
 use super::effect::{Guard, Origin};
 use crate::{
+    internal::testing::Transaction,
+    internal::testing::TransactionExt as _,
     key::StoredKey,
     outcome::Outcome,
     record::State,
-    store::{OwnWrites, Put, memory::transaction::Transaction},
+    store::{OwnWrites, Put},
 };
 
 /// A handler's own write as an effect: its name, its details, and where it comes from.

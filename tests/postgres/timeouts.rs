@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     Idempotency, Key,
-    store::{Store as _, StoreBuilder, StoreErrorKind, postgres::PostgresStore},
+    store::{
+        Store as _, StoreBuilder, StoreErrorKind,
+        postgres::{PostgresBuilder, PostgresStore},
+    },
     testing::Fault,
 };
 use testkit::puts;
@@ -20,7 +23,7 @@ type Set = fn(StoreBuilder<PostgresStore>) -> StoreBuilder<PostgresStore>;
 
 /// Two ways to set the timeouts: when the session starts, and in each transaction.
 const TIMEOUTS: [(&str, Set); 2] =
-    [("startup", |builder| builder), ("transaction", StoreBuilder::timeouts_per_transaction)];
+    [("startup", |builder| builder), ("transaction", PostgresBuilder::timeouts_per_transaction)];
 
 /// How long a statement may wait for another transaction.
 const LOCK: Duration = Duration::from_millis(300);

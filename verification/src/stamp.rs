@@ -9,23 +9,23 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 /// The sources of the rules and of the model checker: single files, and folders with everything below them.
-/// `src/settings.rs` isn't listed, since the machine uses only the two variants of `Execution` from it. Of the testing
+/// `settings.rs` isn't listed, since the machine uses only the two variants of `Execution` from it. Of the testing
 /// kit, only the faults' errors are listed, since the model checker uses nothing else of it but the faults' names.
 const RULES: [&str; 7] = [
-    "src/protocol",
-    "src/protocol.rs",
-    "src/record.rs",
-    "src/store/put.rs",
+    "crates/core/src/protocol",
+    "crates/core/src/protocol.rs",
+    "crates/core/src/record.rs",
+    "crates/core/src/store/put.rs",
     "src/testing/fault/error.rs",
-    "src/time/timestamp.rs",
+    "crates/core/src/time/timestamp.rs",
     "verification/src",
 ];
 /// The files and folders of [`RULES`] that don't affect the exploration of the shipping protocol: tests, other
 /// protocols, the simulation, the command line, reporting, and the spaces. The spaces aren't needed, since each space
 /// is recorded with its own digest.
 const NOT_RULES: [&str; 13] = [
-    "src/protocol/tests",
-    "src/protocol/tests.rs",
+    "crates/core/src/protocol/tests",
+    "crates/core/src/protocol/tests.rs",
     "verification/src/lib.rs",
     "verification/src/main.rs",
     "verification/src/mutants",
@@ -39,7 +39,7 @@ const NOT_RULES: [&str; 13] = [
     "verification/src/stamp.rs",
 ];
 
-/// SHA-256 over the rule files below `root`: each file's path and code, in the order of the paths. Comment
+/// SHA-256 over the rule files below `root`: each file's path in its package and code, in the order of the paths. Comment
 /// lines, blank lines and the tests at a file's end are left out, so that they don't change the stamp.
 ///
 /// # Errors
@@ -54,12 +54,18 @@ pub fn stamp(root: &Path) -> io::Result<String> {
     let mut digest = Sha256::new();
     for name in &files {
         let content = fs::read_to_string(root.join(name))?;
-        digest.update(format!("file {name}\n"));
+        digest.update(format!("file {}\n", in_package(name)));
         for line in code(&content) {
             digest.update(format!("{line}\n"));
         }
     }
     Ok(hex(&digest.finalize()))
+}
+
+/// The path below the folder of a library's package, so that the stamp stays the same if a file moves to another package.
+fn in_package(name: &str) -> &str {
+    let moved = name.strip_prefix("crates/").and_then(|name| name.split_once('/'));
+    moved.map_or(name, |(_, path)| path)
 }
 
 /// `bytes` in lower-case hexadecimal digits.
@@ -113,24 +119,26 @@ mod tests {
             fs::write(path, text).unwrap();
         };
         for name in [
-            "src/protocol.rs",
-            "src/record.rs",
-            "src/store/put.rs",
+            "crates/core/src/protocol.rs",
+            "crates/core/src/record.rs",
+            "crates/core/src/store/put.rs",
             "src/testing/fault/error.rs",
-            "src/time/timestamp.rs",
+            "crates/core/src/time/timestamp.rs",
         ] {
             write(name, "rules");
         }
-        for name in
-            ["src/protocol/settle.rs", "verification/src/checker.rs", "verification/src/checker/record.rs"]
-        {
+        for name in [
+            "crates/core/src/protocol/settle.rs",
+            "verification/src/checker.rs",
+            "verification/src/checker/record.rs",
+        ] {
             write(name, "more");
         }
         let first = stamp(&root).unwrap();
         assert_eq!(first.len(), 64);
         for name in [
-            "src/protocol/tests.rs",
-            "src/protocol/tests/open.rs",
+            "crates/core/src/protocol/tests.rs",
+            "crates/core/src/protocol/tests/open.rs",
             "verification/src/simulation/x.rs",
             "verification/src/spaces.rs",
         ] {
@@ -139,16 +147,16 @@ mod tests {
         }
         for comment in ["rules\n// A comment.\n", "/// Docs.\n\n  rules", "rules\n#[cfg(test)]\nmod tests {}"]
         {
-            write("src/store/put.rs", comment);
+            write("crates/core/src/store/put.rs", comment);
             assert_eq!(stamp(&root).unwrap(), first, "{comment}");
         }
         let mut seen = vec![first];
         for name in [
-            "src/store/put.rs",
-            "src/protocol/settle.rs",
+            "crates/core/src/store/put.rs",
+            "crates/core/src/protocol/settle.rs",
             "verification/src/checker/record.rs",
-            "src/protocol/new.rs",
-            "src/time/timestamp.rs",
+            "crates/core/src/protocol/new.rs",
+            "crates/core/src/time/timestamp.rs",
         ] {
             write(name, "changed");
             let stamp = stamp(&root).unwrap();

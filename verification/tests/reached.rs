@@ -156,13 +156,13 @@ fn names<'t>(text: &'t str, from: &str, to: &str, begin: &'t str) -> impl Iterat
 
 #[test]
 fn every_setting_is_tested() {
-    let policy = source("src/settings.rs");
+    let policy = source("crates/core/src/settings.rs");
     assert_listed("the setting", SETTINGS, names(&policy, "pub struct Settings {", "\n}\n", "pub "));
 }
 
 #[test]
 fn every_error_kind_is_tested() {
-    let error = source("src/error.rs");
+    let error = source("crates/core/src/error.rs");
     let named = names(&error, "pub const fn as_str(self) -> &'static str {", "\n    }\n", "Self::");
     assert_listed("the kind of error", KINDS, named);
 }

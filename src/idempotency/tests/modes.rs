@@ -90,7 +90,8 @@ fn environment_sets_the_mode() {
 #[test]
 fn settings_keep_the_environment_mode() {
     let built = |outside: Option<Mode>, code: Option<Mode>| {
-        let settings = Settings { mode: Mode::Shadow, ..Settings::default() };
+        let mut settings = Settings::default();
+        settings.mode = Mode::Shadow;
         let builder = Idempotency::builder(MemoryStore::new()).function("tests").outside(outside, false);
         let builder = builder.settings(|s| *s = settings);
         let builder = match code {

@@ -136,7 +136,7 @@ async fn unenforced_modes_commit_staged_writes() {
 
 #[tokio::test(start_paused = true)]
 async fn memory_store_commits_writes_without_record() {
-    use crate::store::memory::transaction::Transaction;
+    use crate::internal::testing::Transaction;
     for mode in NOT_ENFORCED {
         let store = MemoryStore::new();
         let builder = Idempotency::builder(store.clone()).function("tests").mode(mode);

@@ -9,6 +9,7 @@ use super::record::{Reading, Record, Way, lacks, malformed};
 use crate::{
     error::Error,
     fingerprint::Fingerprint,
+    internal::FingerprintExt as _,
     key::Key,
     lambda::source::{Fields, Text},
 };

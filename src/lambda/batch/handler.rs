@@ -9,6 +9,7 @@ use crate::{
     error::{Error, RecordedFailure},
     failure::{ErrorPolicy, Failure, OnError},
     future::BoxFuture,
+    internal::FailureExt as _,
     key::Key,
     run::{
         driver::Driver,

@@ -10,6 +10,7 @@ use super::record::{self, Reading, Record, Way, lacks, malformed};
 use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
+    internal::FingerprintExt as _,
     key::Key,
     lambda::source::{Fields, Text},
 };

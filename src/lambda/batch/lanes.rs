@@ -16,6 +16,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
+    internal::KeyExt as _,
     key::{Key, Scope, StoredKey, joined},
     lambda::{source::stable, tenant},
     run::shadow,

@@ -27,6 +27,8 @@ use crate::{
     error::{Error, ErrorKind},
     failure::Failure,
     fingerprint::Fingerprint,
+    internal::FailureExt as _,
+    internal::SettingsExt as _,
     invocation::{Invocation, Stage},
     key::StoredKey,
     lambda::event::is_own_type,

@@ -12,6 +12,7 @@ use super::record::{self, Reading, Record, Way, lacks, malformed};
 use crate::{
     error::Error,
     fingerprint::Fingerprint,
+    internal::FingerprintExt as _,
     key::Key,
     lambda::source::{Fields, Text},
 };

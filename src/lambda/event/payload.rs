@@ -8,6 +8,7 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
+    internal::FingerprintExt as _,
     lambda::{
         identity::{
             SESSION_TOKEN, VERIFIED_NAMES, cookies, is_credential, is_global, is_machine, is_shared_by_pool,
@@ -541,8 +542,19 @@ fn of_s3(builder: FingerprintBuilder, raw: &RawValue) -> Option<FingerprintBuild
     builder.value("bucket", name).others("bucket", raw, &OF_BUCKET)
 }
 
-impl FingerprintBuilder {
+/// Adds parts of an event to a fingerprint.
+trait Parts: Sized {
     /// Adds a field: its value, or the fact that it's absent.
+    fn value(self, label: &str, value: Option<&RawValue>) -> Self;
+
+    /// Adds the fields of the object `raw` whose names aren't in `sent`. `None` if `raw` isn't an object.
+    fn others(self, of: &str, raw: &RawValue, sent: &[&str]) -> Option<Self>;
+
+    /// Adds a text field's content: as JSON if it's JSON, and otherwise byte for byte.
+    fn content(self, label: &str, text: Option<&RawValue>) -> Self;
+}
+
+impl Parts for FingerprintBuilder {
     fn value(self, label: &str, value: Option<&RawValue>) -> Self {
         match value {
             Some(value) => self.json_or_bytes(label, value.get()),
@@ -550,7 +562,6 @@ impl FingerprintBuilder {
         }
     }
 
-    /// Adds the fields of the object `raw` whose names aren't in `sent`. `None` if `raw` isn't an object.
     fn others(self, of: &str, raw: &RawValue, sent: &[&str]) -> Option<Self> {
         let Fields(mut others) = serde_json::from_str(raw.get()).ok()?;
         others.retain(|(name, _)| !sent.contains(&name.as_str()));
@@ -565,7 +576,6 @@ impl FingerprintBuilder {
         )
     }
 
-    /// Adds a text field's content: as JSON if it's JSON, and otherwise byte for byte.
     fn content(self, label: &str, text: Option<&RawValue>) -> Self {
         match text.map(|text| serde_json::from_str::<String>(text.get())) {
             Some(Ok(content)) => self.json_or_bytes(label, content),

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
+    internal::KeyFieldsExt as _,
     key::Key,
     key_fields::KeyFields,
     observe,

@@ -10,6 +10,7 @@ use super::{
     websocket::message,
 };
 use crate::fingerprint::Fingerprint;
+use crate::internal::FingerprintExt as _;
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// The fingerprint of the parts that must match when a key is used again.

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::{headers, key::Origin};
 use crate::{
     error::{Error, ErrorKind},
+    internal::ErrorExt as _,
     run::refusal::DEFAULT_RETRY,
 };
 
@@ -271,8 +272,8 @@ impl From<ErrorKind> for ProblemKind {
             ErrorKind::NotRetained => Self::NotRetained,
             ErrorKind::Declined => Self::Declined,
             ErrorKind::Corrupt => Self::RecordUnreadable,
-            // `AllFailed` occurs only in batches.
-            ErrorKind::Unavailable | ErrorKind::Invalid | ErrorKind::AllFailed => Self::StoreUnavailable,
+            // `Unavailable` and `Invalid`. `AllFailed` occurs only in batches.
+            _ => Self::StoreUnavailable,
         }
     }
 }

@@ -5,6 +5,7 @@ use http::request::Parts;
 use super::{body_key::may_be_json, config::Config, path, query};
 use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
+    internal::FingerprintExt as _,
     selector,
 };
 

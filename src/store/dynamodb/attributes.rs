@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use crate::{
     error::{Error, ErrorKind},
-    store::codec::Field,
+    store::toolkit::Field,
 };
 
 /// DynamoDB's limit for the name of a key attribute, in bytes ("Quotas and limits", DynamoDB developer guide). This

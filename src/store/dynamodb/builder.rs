@@ -26,13 +26,11 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
+    internal::GenerationExt as _,
     outcome::{Outcome, StoredResponse},
     record::{Generation, Owner, Record, State},
     settings::Execution,
-    store::{
-        StoreBuilder,
-        builder::{ATTEMPT_TIMEOUT, Configured},
-    },
+    store::{Configured, toolkit::ATTEMPT_TIMEOUT},
     time::Timestamp,
 };
 
@@ -57,9 +55,10 @@ const MAX_ATTEMPTS: u32 = 8;
 /// retry. The number of attempts and the operation's timeout limit the retries anyway.
 const RETRY_QUOTA: usize = 10 * 10_000;
 
-/// The configuration of a [`DynamoDbStore`].
+/// Configures a [`DynamoDbStore`]. [`build`](Self::build) finishes it.
 #[derive(Clone)]
-pub struct Choices {
+#[must_use]
+pub struct DynamoDbBuilder {
     table: String,
     client: Option<Client>,
     endpoint_url: Option<String>,
@@ -73,12 +72,12 @@ pub struct Choices {
 }
 
 impl Configured for DynamoDbStore {
-    type Choices = Choices;
+    type Builder = DynamoDbBuilder;
 }
 
-impl StoreBuilder<DynamoDbStore> {
+impl DynamoDbBuilder {
     pub(super) fn new(table: String) -> Self {
-        let choices = Choices {
+        Self {
             table,
             client: None,
             endpoint_url: None,
@@ -89,8 +88,7 @@ impl StoreBuilder<DynamoDbStore> {
             inline_limit: DEFAULT_INLINE_LIMIT,
             attempt_timeout: None,
             operation_timeout: None,
-        };
-        Self { choices }
+        }
     }
 
     /// Uses this client's configuration: Region, credentials, endpoint, and the retries and timeouts that the client
@@ -102,26 +100,26 @@ impl StoreBuilder<DynamoDbStore> {
     /// freeze. With an HTTP client of your own, set its idle timeout to 20 s or less: otherwise each connection that died
     /// in a freeze may cost an attempt.
     pub fn client(mut self, client: Client) -> Self {
-        self.choices.client = Some(client);
+        self.client = Some(client);
         self
     }
 
     /// Sends the requests to this endpoint, such as `http://localhost:8000` for DynamoDB Local.
     pub fn endpoint_url(mut self, endpoint_url: impl Into<String>) -> Self {
-        self.choices.endpoint_url = Some(endpoint_url.into());
+        self.endpoint_url = Some(endpoint_url.into());
         self
     }
 
     /// Uses the table in this Region.
     pub fn region(mut self, region: impl Into<String>) -> Self {
-        self.choices.region = Some(region.into());
+        self.region = Some(region.into());
         self
     }
 
     /// Uses a table with a sort key of this name, of type S. Unless you set a [`partition`](Self::partition), the
     /// partition key is still the stored key, and the sort key's value in a record is `record`.
     pub fn sort_key(mut self, sort_key: impl Into<String>) -> Self {
-        self.choices.sort_key = Some(sort_key.into());
+        self.sort_key = Some(sort_key.into());
         self
     }
 
@@ -134,7 +132,7 @@ impl StoreBuilder<DynamoDbStore> {
     /// DynamoDB limits one partition to 1,000 write units per second ("Best practices for partition keys", DynamoDB
     /// developer guide), which is about 500 operations. Without this setting, each record has its own partition key.
     pub fn partition(mut self, value: impl Into<String>) -> Self {
-        self.choices.partition = Some(value.into());
+        self.partition = Some(value.into());
         self
     }
 
@@ -159,7 +157,7 @@ impl StoreBuilder<DynamoDbStore> {
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn attributes(mut self, names: impl AsRef<str>) -> Result<Self, Error> {
-        self.choices.attributes = names.as_ref().parse()?;
+        self.attributes = names.as_ref().parse()?;
         Ok(self)
     }
 
@@ -169,19 +167,19 @@ impl StoreBuilder<DynamoDbStore> {
     /// A duplicate's write fails on the record's condition, and DynamoDB bills the failed write by the record's size.
     /// So a larger limit makes duplicates more expensive, and a smaller one makes more duplicates read chunks.
     pub fn inline_limit(mut self, bytes: usize) -> Self {
-        self.choices.inline_limit = bytes;
+        self.inline_limit = bytes;
         self
     }
 
     /// Limits one attempt of a request. Default 1 s.
     pub fn attempt_timeout(mut self, attempt_timeout: Duration) -> Self {
-        self.choices.attempt_timeout = Some(attempt_timeout);
+        self.attempt_timeout = Some(attempt_timeout);
         self
     }
 
     /// Limits a request with all its attempts. Default 3 s.
     pub fn operation_timeout(mut self, operation_timeout: Duration) -> Self {
-        self.choices.operation_timeout = Some(operation_timeout);
+        self.operation_timeout = Some(operation_timeout);
         self
     }
 
@@ -201,23 +199,11 @@ impl StoreBuilder<DynamoDbStore> {
     ///
     /// Dropping the future has no effect.
     pub async fn build(self) -> Result<DynamoDbStore, Error> {
-        join(start_random(), self.choices.build()).await.1
+        join(start_random(), self.build_at_once()).await.1
     }
 
     /// Like [`build`](Self::build), but leaves the start of the random generator to the first request.
     pub(super) async fn build_at_once(self) -> Result<DynamoDbStore, Error> {
-        self.choices.build().await
-    }
-
-    /// Like [`build`](Self::build), with a given client. It isn't async, because it loads nothing from the environment.
-    pub(super) fn build_with(self, client: &Client) -> Result<DynamoDbStore, Error> {
-        self.choices.check()?;
-        self.choices.assemble(client.config().to_builder())
-    }
-}
-
-impl Choices {
-    async fn build(self) -> Result<DynamoDbStore, Error> {
         self.check()?;
         let config = match &self.client {
             Some(client) => client.config().to_builder(),
@@ -227,6 +213,14 @@ impl Choices {
         self.assemble(config)
     }
 
+    /// Like [`build`](Self::build), with a given client. It isn't async, because it loads nothing from the environment.
+    pub(super) fn build_with(self, client: &Client) -> Result<DynamoDbStore, Error> {
+        self.check()?;
+        self.assemble(client.config().to_builder())
+    }
+}
+
+impl DynamoDbBuilder {
     fn check(&self) -> Result<(), Error> {
         check_table_name(&self.table)?;
         self.attributes.check(self.sort_key.as_deref())?;
@@ -340,9 +334,9 @@ impl Choices {
 
 /// Hides the client's configuration, which may contain credentials. Of the endpoint, it shows only scheme, host and
 /// port.
-impl fmt::Debug for Choices {
+impl fmt::Debug for DynamoDbBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreBuilder")
+        f.debug_struct("DynamoDbBuilder")
             .field("table", &self.table)
             .field("endpoint_url", &self.endpoint_url.as_deref().map(shown))
             .field("region", &self.region)

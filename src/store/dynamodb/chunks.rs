@@ -12,7 +12,10 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::Owner,
-    store::{ResponseChunks, SWEEP_MARGIN, StoreError, codec::Field},
+    store::{
+        ResponseChunks, StoreError,
+        toolkit::{Field, SWEEP_MARGIN},
+    },
     time::Timestamp,
 };
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::attributes::AttributeNames;
 use crate::{
     record::Record,
-    store::codec::{self, Field, Fields, NOT_IN_RANGE, Unreadable, Value},
+    store::toolkit::{self as codec, Field, Fields, NOT_IN_RANGE, Unreadable, Value},
     time::Timestamp,
 };
 

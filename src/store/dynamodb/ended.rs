@@ -15,10 +15,12 @@ use super::{
 };
 use crate::{
     error::{Error, place},
+    internal::StoredKeyExt as _,
+    internal::StoredResponseExt as _,
     key::StoredKey,
     outcome::{Outcome, Place},
     record::{Record, State},
-    store::{StoreError, StoreErrorKind, codec::Field},
+    store::{StoreError, StoreErrorKind, toolkit::Field},
     time::Timestamp,
 };
 

@@ -16,7 +16,7 @@ use crate::{
     record::{Record, Status},
     store::{
         Put,
-        codec::{self, Field, Value},
+        toolkit::{self as codec, Field, Value},
     },
 };
 

@@ -16,7 +16,7 @@ use aws_sdk_dynamodb::{
 use super::attempts::Findings;
 use crate::store::{
     StoreError, StoreErrorKind,
-    error::{innermost, sentence},
+    toolkit::{innermost, sentence},
 };
 
 /// An SDK error, reduced to its safe parts.

@@ -6,7 +6,10 @@ use super::{DynamoDbStore, RECORD_SORT_KEY, attempts::observed, codec, codec::It
 use crate::{
     key::StoredKey,
     record::Record,
-    store::{Page, StoreError, StoreErrorKind, admin, codec::Field},
+    store::{
+        Page, StoreError, StoreErrorKind,
+        toolkit::{self as admin, Field},
+    },
 };
 
 /// Marks the stored key of a chunk. A record's stored key never contains this text, because the names in it can't
@@ -26,10 +29,10 @@ impl DynamoDbStore {
     /// pages follow. The records are in no particular order.
     ///
     /// The page omits chunks of responses. In a table with a sort key but no
-    /// [`partition`](crate::store::StoreBuilder::partition), it also omits items that aren't the library's. In other
+    /// [`partition`](super::DynamoDbBuilder::partition), it also omits items that aren't the library's. In other
     /// tables, such items count as corrupt records. Each record is read consistently, but the scan isn't a snapshot.
     ///
-    /// Needs `dynamodb:Scan`; with a [`partition`](crate::store::StoreBuilder::partition), `dynamodb:Query`. Before the
+    /// Needs `dynamodb:Scan`; with a [`partition`](super::DynamoDbBuilder::partition), `dynamodb:Query`. Before the
     /// first page, it compares the table's key with the configured one, if the caller may call
     /// `dynamodb:DescribeTable`: otherwise, a table with another key could look like one without records.
     ///
@@ -72,7 +75,7 @@ impl DynamoDbStore {
         };
         let next = next.filter(|key| !key.is_empty()).map(|key| self.position_of(&key)).transpose()?;
         let records = items.into_iter().filter_map(|item| self.scanned(item).transpose());
-        Ok(Page { records: records.collect::<Result<_, _>>()?, next })
+        Ok(Page::new(records.collect::<Result<_, _>>()?, next))
     }
 
     async fn scan_table(&self, sort_key: Option<&str>, start: Option<Item>) -> Result<Items, StoreError> {

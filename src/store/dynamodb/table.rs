@@ -18,7 +18,7 @@ use super::{
     fault::{Class, Fault},
 };
 use crate::{
-    store::{StoreError, StoreErrorKind, TableProblem, codec::Field},
+    store::{StoreError, StoreErrorKind, TableProblem, toolkit::Field},
     time::{Clock as _, system_clock},
 };
 

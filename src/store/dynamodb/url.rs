@@ -1,13 +1,13 @@
 //! The URL of a table.
 
-use super::DynamoDbStore;
+use super::{DynamoDbBuilder, DynamoDbStore};
 use crate::{
     error::{Error, ErrorKind},
-    store::{StoreBuilder, builder::FromUrl, parameter::decoded},
+    store::{FromUrl, toolkit::decoded},
 };
 
 impl FromUrl for DynamoDbStore {
-    fn from_url(what: &str, url: &str) -> Result<StoreBuilder<Self>, Error> {
+    fn from_url(what: &str, url: &str) -> Result<DynamoDbBuilder, Error> {
         let rest = url.split_once(':').and_then(|(_, rest)| rest.strip_prefix("//")).unwrap_or_default();
         let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
         if name.is_empty() {
@@ -19,22 +19,18 @@ impl FromUrl for DynamoDbStore {
             .try_fold(Self::builder(name), |builder, pair| set(builder, what, pair))
     }
 
-    async fn open(builder: StoreBuilder<Self>) -> Result<Self, Error> {
+    async fn open(builder: DynamoDbBuilder) -> Result<Self, Error> {
         builder.build_at_once().await
     }
 
     /// Always: a table's URL has no password, and `from_url` refuses unknown parameters.
-    fn has_at_in_parameter(_: StoreBuilder<Self>) -> bool {
+    fn has_at_in_parameter(_: DynamoDbBuilder) -> bool {
         true
     }
 }
 
 /// Applies `pair`, a parameter `NAME=VALUE` of a URL, to the builder. Errors call the URL `what`.
-fn set(
-    builder: StoreBuilder<DynamoDbStore>,
-    what: &str,
-    pair: &str,
-) -> Result<StoreBuilder<DynamoDbStore>, Error> {
+fn set(builder: DynamoDbBuilder, what: &str, pair: &str) -> Result<DynamoDbBuilder, Error> {
     let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
     let value = || match value {
         "" => Err(invalid(format!("{what} has the parameter {name:?} without a value"))),

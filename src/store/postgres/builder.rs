@@ -20,11 +20,8 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::{
-        StoreBuilder,
-        builder::{ATTEMPT_TIMEOUT, Configured, FromUrl},
-        parameter::decoded,
-    },
+    internal::ErrorExt as _,
+    store::{Configured, FromUrl, toolkit::ATTEMPT_TIMEOUT, toolkit::decoded},
     time::IDLE,
 };
 
@@ -39,9 +36,10 @@ const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// then the operation is in progress.
 const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The configuration of a [`PostgresStore`].
+/// Configures a [`PostgresStore`]. [`build`](Self::build) finishes it.
 #[derive(Clone)]
-pub struct Choices {
+#[must_use]
+pub struct PostgresBuilder {
     source: Source,
     table: Option<String>,
     root_certificates: Option<Vec<u8>>,
@@ -62,25 +60,25 @@ enum Source {
 }
 
 impl Configured for PostgresStore {
-    type Choices = Choices;
+    type Builder = PostgresBuilder;
 }
 
 impl FromUrl for PostgresStore {
-    fn from_url(_: &str, url: &str) -> Result<StoreBuilder<Self>, Error> {
+    fn from_url(_: &str, url: &str) -> Result<PostgresBuilder, Error> {
         Ok(Self::builder(url))
     }
 
-    async fn open(builder: StoreBuilder<Self>) -> Result<Self, Error> {
+    async fn open(builder: PostgresBuilder) -> Result<Self, Error> {
         builder.build()
     }
 
     /// Never: `Target::parse` refuses a URL with an `@` in its query.
-    fn has_at_in_parameter(_: StoreBuilder<Self>) -> bool {
+    fn has_at_in_parameter(_: PostgresBuilder) -> bool {
         false
     }
 }
 
-impl StoreBuilder<PostgresStore> {
+impl PostgresBuilder {
     pub(super) fn of_url(url: String) -> Self {
         Self::new(Source::Url(url))
     }
@@ -90,7 +88,7 @@ impl StoreBuilder<PostgresStore> {
     }
 
     fn new(source: Source) -> Self {
-        let choices = Choices {
+        Self {
             source,
             table: None,
             root_certificates: None,
@@ -101,8 +99,7 @@ impl StoreBuilder<PostgresStore> {
             check_after: IDLE,
             timeouts: None,
             prepared: None,
-        };
-        Self { choices }
+        }
     }
 
     /// Uses this table: `TABLE` or `SCHEMA.TABLE`. Names are case-sensitive. Default `idempotency`.
@@ -112,13 +109,13 @@ impl StoreBuilder<PostgresStore> {
     /// send the records to another schema's table. Neither does the path of the transaction that you pass to
     /// [`run_in`](crate::Operation::run_in).
     pub fn table(mut self, table: impl Into<String>) -> Self {
-        self.choices.table = Some(table.into());
+        self.table = Some(table.into());
         self
     }
 
     /// Trusts these root certificates, in PEM, instead of the system's. Amazon RDS has its own, for example.
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.choices.root_certificates = Some(pem.into());
+        self.root_certificates = Some(pem.into());
         self
     }
 
@@ -128,14 +125,14 @@ impl StoreBuilder<PostgresStore> {
     /// `max_connections` (100 by default) from all its clients together. Limit the function's concurrency to
     /// fit, or put a pooler in between.
     pub fn connections(mut self, connections: usize) -> Self {
-        self.choices.connections = connections;
+        self.connections = connections;
         self
     }
 
     /// Limits how long a call of the store may take to get a connection. This time includes waiting for a free
     /// connection, connecting, checking, and replacing a dead connection. Default 1.5 s.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
-        self.choices.connect_timeout = connect_timeout;
+        self.connect_timeout = connect_timeout;
         self
     }
 
@@ -148,21 +145,21 @@ impl StoreBuilder<PostgresStore> {
     /// If the [preparation](Self::prepared_statements) of a write takes more than a quarter of this time, the call
     /// fails, and the write isn't sent.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
-        self.choices.statement_timeout = statement_timeout;
+        self.statement_timeout = statement_timeout;
         self
     }
 
     /// Limits how long a statement waits if another transaction has locked the record or the table. After this time,
     /// the statement fails with a conflict. Default 250 ms. The limit must be less than the statement timeout.
     pub fn lock_timeout(mut self, lock_timeout: Duration) -> Self {
-        self.choices.lock_timeout = lock_timeout;
+        self.lock_timeout = lock_timeout;
         self
     }
 
     /// Checks that a connection is alive before a call uses it, if the server's last answer on it is at least this old.
     /// Default 10 s; zero checks every time. A connection that was idle for over 20 s is closed instead.
     pub fn check_after(mut self, check_after: Duration) -> Self {
-        self.choices.check_after = check_after;
+        self.check_after = check_after;
         self
     }
 
@@ -175,7 +172,7 @@ impl StoreBuilder<PostgresStore> {
     /// options. The store reads the limits back on every new connection. If the server has no limits, the call fails
     /// with an error that says how to set them.
     pub fn timeouts_per_transaction(mut self) -> Self {
-        self.choices.timeouts = Some(Timeouts::Transaction);
+        self.timeouts = Some(Timeouts::Transaction);
         self
     }
 
@@ -186,7 +183,7 @@ impl StoreBuilder<PostgresStore> {
     /// longer than three quarters of its own [`statement_timeout`](Self::statement_timeout). This is for proxies such
     /// as Amazon RDS Proxy, which pins a session when a statement changes a setting. In a URL, it's `?timeouts=role`.
     pub fn timeouts_of_role(mut self) -> Self {
-        self.choices.timeouts = Some(Timeouts::Role);
+        self.timeouts = Some(Timeouts::Role);
         self
     }
 
@@ -197,7 +194,7 @@ impl StoreBuilder<PostgresStore> {
     /// pooler, the store refuses every call, because processes that share a session there would run each other's
     /// statements.
     pub fn prepared_statements(mut self, prepared: bool) -> Self {
-        self.choices.prepared = Some(prepared);
+        self.prepared = Some(prepared);
         self
     }
 
@@ -209,12 +206,6 @@ impl StoreBuilder<PostgresStore> {
     /// of connections is zero, the lock timeout isn't less than the statement timeout, or the root certificates can't
     /// be read.
     pub fn build(self) -> Result<PostgresStore, Error> {
-        self.choices.build()
-    }
-}
-
-impl Choices {
-    fn build(self) -> Result<PostgresStore, Error> {
         self.check()?;
         let target = match &self.source {
             Source::Url(url) => Some(Target::parse(url)?),
@@ -249,7 +240,9 @@ impl Choices {
             }),
         })
     }
+}
 
+impl PostgresBuilder {
     fn check(&self) -> Result<(), Error> {
         for (what, timeout) in [
             ("connection", self.connect_timeout),
@@ -452,9 +445,9 @@ fn invalid<T>(message: impl Into<std::borrow::Cow<'static, str>>) -> Result<T, E
 }
 
 /// Hides the URL and the pool, which contain a password.
-impl fmt::Debug for Choices {
+impl fmt::Debug for PostgresBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreBuilder")
+        f.debug_struct("PostgresBuilder")
             .field("table", &self.table)
             .field("connections", &self.connections)
             .field("connect_timeout", &self.connect_timeout)

@@ -9,7 +9,7 @@ use tokio_postgres::{
 use super::values::{Number, Value};
 use crate::{
     record::Record,
-    store::codec::{self, Field, Fields, NOT_IN_RANGE, Unreadable},
+    store::toolkit::{self as codec, Field, Fields, NOT_IN_RANGE, Unreadable},
 };
 
 /// The type of the field's column. Texts that others choose are stored as bytes, because text can't hold the NUL

@@ -12,7 +12,7 @@ use tokio_postgres::error::{DbError, Severity};
 use super::tls;
 use crate::store::{
     StoreError, StoreErrorKind,
-    error::{innermost, sentence},
+    toolkit::{innermost, sentence},
 };
 
 /// A client error, reduced to its safe parts.
@@ -282,7 +282,7 @@ impl Fault {
             class => match class.kind() {
                 StoreErrorKind::Rejected | StoreErrorKind::Unstorable => Class::Commit,
                 StoreErrorKind::Conflict => Class::ConflictingCommit,
-                StoreErrorKind::Unavailable | StoreErrorKind::Corrupt => class,
+                _ => class,
             },
         };
         self

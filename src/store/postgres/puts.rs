@@ -12,7 +12,7 @@ use crate::{
     record::{Record, State},
     store::{
         Put,
-        codec::{self as record, Field},
+        toolkit::{self as record, Field},
     },
 };
 

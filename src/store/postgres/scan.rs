@@ -3,7 +3,7 @@
 use super::{PostgresStore, Sends, statements::SCANNED_KEY, values::Value};
 use crate::{
     key::StoredKey,
-    store::{Page, StoreError, admin},
+    store::{Page, StoreError, toolkit as admin},
 };
 
 /// The number of records on a page.
@@ -57,6 +57,6 @@ impl PostgresStore {
         let is_full = i64::try_from(records.len()).is_ok_and(|count| count == PAGE);
         let last = records.last().filter(|_| is_full);
         let next = last.map(|(key, _)| admin::position([key.as_str().to_owned()]));
-        Ok(Page { records, next })
+        Ok(Page::new(records, next))
     }
 }

@@ -15,7 +15,7 @@
 use tokio_postgres::types::Type;
 
 use super::{codec::type_of, schema::TableName};
-use crate::store::codec::Field;
+use crate::store::toolkit::Field;
 
 /// A statement's text, and the types of its parameters.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::{borrow::Cow, error::Error as StdError};
 use bytes::{BufMut as _, BytesMut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-use crate::store::codec;
+use crate::store::toolkit as codec;
 
 type Failure = Box<dyn StdError + Sync + Send>;
 

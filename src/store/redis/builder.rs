@@ -16,19 +16,18 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
-    store::{
-        StoreBuilder,
-        builder::{ATTEMPT_TIMEOUT, Configured, FromUrl},
-    },
+    internal::ErrorExt as _,
+    store::{Configured, FromUrl, toolkit::ATTEMPT_TIMEOUT},
 };
 
 const DEFAULT_KEY_PREFIX: &str = "idempotency:";
 /// Two attempts without an answer: the second one has a new connection.
 const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The configuration of a [`RedisStore`].
+/// Configures a [`RedisStore`]. [`build`](Self::build) finishes it.
 #[derive(Clone)]
-pub struct Choices {
+#[must_use]
+pub struct RedisBuilder {
     url: String,
     nodes: Vec<String>,
     credentials: Option<Credentials>,
@@ -40,26 +39,26 @@ pub struct Choices {
 }
 
 impl Configured for RedisStore {
-    type Choices = Choices;
+    type Builder = RedisBuilder;
 }
 
 impl FromUrl for RedisStore {
-    fn from_url(_: &str, url: &str) -> Result<StoreBuilder<Self>, Error> {
+    fn from_url(_: &str, url: &str) -> Result<RedisBuilder, Error> {
         Ok(Self::builder(url))
     }
 
-    async fn open(builder: StoreBuilder<Self>) -> Result<Self, Error> {
+    async fn open(builder: RedisBuilder) -> Result<Self, Error> {
         builder.build()
     }
 
-    fn has_at_in_parameter(builder: StoreBuilder<Self>) -> bool {
+    fn has_at_in_parameter(builder: RedisBuilder) -> bool {
         builder.build().is_ok()
     }
 }
 
-impl StoreBuilder<RedisStore> {
+impl RedisBuilder {
     pub(super) fn new(url: String) -> Self {
-        let choices = Choices {
+        Self {
             url,
             nodes: Vec::new(),
             credentials: None,
@@ -68,45 +67,44 @@ impl StoreBuilder<RedisStore> {
             attempt_timeout: ATTEMPT_TIMEOUT,
             operation_timeout: DEFAULT_OPERATION_TIMEOUT,
             accepts_eviction: false,
-        };
-        Self { choices }
+        }
     }
 
     /// Also tries this node of the cluster, as `host:port`, if the URL's node can't be reached.
     pub fn node(mut self, node: impl Into<String>) -> Self {
-        self.choices.nodes.push(node.into());
+        self.nodes.push(node.into());
         self
     }
 
     /// Authenticates with this user name and password instead of the URL's.
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         let user = Some(user.into()).filter(|user| !user.is_empty());
-        self.choices.credentials = Some(Credentials { user, password: password.into() });
+        self.credentials = Some(Credentials { user, password: password.into() });
         self
     }
 
     /// Puts this prefix in front of every key. Default: the URL's prefix, or else `idempotency:`.
     pub fn key_prefix(mut self, key_prefix: impl Into<String>) -> Self {
-        self.choices.key_prefix = Some(key_prefix.into());
+        self.key_prefix = Some(key_prefix.into());
         self
     }
 
     /// Trusts these certificate authorities, in PEM, instead of the machine's or those in the URL's `sslrootcert`.
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.choices.root_certificates = Some(pem.into());
+        self.root_certificates = Some(pem.into());
         self
     }
 
     /// Limits one attempt of a request. If the store has to connect first, the same limit applies to connecting, in
     /// addition. Default 1 s.
     pub fn attempt_timeout(mut self, attempt_timeout: Duration) -> Self {
-        self.choices.attempt_timeout = attempt_timeout;
+        self.attempt_timeout = attempt_timeout;
         self
     }
 
     /// Limits a request with all its attempts and connections. Default 2 s.
     pub fn operation_timeout(mut self, operation_timeout: Duration) -> Self {
-        self.choices.operation_timeout = operation_timeout;
+        self.operation_timeout = operation_timeout;
         self
     }
 
@@ -114,7 +112,7 @@ impl StoreBuilder<RedisStore> {
     /// server removes live records, and their operations run again.** By default, the store refuses claims on a server
     /// whose eviction policy isn't `noeviction`.
     pub fn accept_eviction(mut self) -> Self {
-        self.choices.accepts_eviction = true;
+        self.accepts_eviction = true;
         self
     }
 
@@ -127,12 +125,6 @@ impl StoreBuilder<RedisStore> {
     /// `sslrootcert` that can't be read, or if there's no certificate authority to trust. No message contains
     /// the password.
     pub fn build(self) -> Result<RedisStore, Error> {
-        self.choices.build()
-    }
-}
-
-impl Choices {
-    fn build(self) -> Result<RedisStore, Error> {
         let location = Location::parse(&self.url)?;
         for (what, timeout) in [("attempt", self.attempt_timeout), ("operation", self.operation_timeout)] {
             if timeout.is_zero() {
@@ -214,10 +206,10 @@ fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 }
 
 /// Hides the credentials, and the URL, which may contain a password.
-impl fmt::Debug for Choices {
+impl fmt::Debug for RedisBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let location = Location::parse(&self.url);
-        f.debug_struct("StoreBuilder")
+        f.debug_struct("RedisBuilder")
             .field("location", &location.as_ref().ok())
             .field("nodes", &self.nodes)
             .field("key_prefix", &self.key_prefix)
@@ -236,7 +228,7 @@ mod tests {
     fn an_empty_user_is_the_default_user() {
         let user_of = |user: &str| {
             let builder = RedisStore::builder("redis://h").credentials(user, "secret");
-            builder.choices.credentials.unwrap().user
+            builder.credentials.unwrap().user
         };
         assert_eq!(user_of(""), None);
         assert_eq!(user_of("app").as_deref(), Some("app"));

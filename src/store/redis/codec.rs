@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     record::Record,
-    store::codec::{self, Field, Fields, NOT_IN_RANGE, Unreadable, Value},
+    store::toolkit::{self as codec, Field, Fields, NOT_IN_RANGE, Unreadable, Value},
 };
 
 /// Returns the bytes of `value` as Redis stores them.

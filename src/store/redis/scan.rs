@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     key::StoredKey,
-    store::{Page, StoreError, StoreErrorKind, admin},
+    store::{Page, StoreError, StoreErrorKind, toolkit as admin},
     time::within,
 };
 
@@ -98,7 +98,7 @@ impl RedisStore {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Page { records, next: next.map(At::position) })
+        Ok(Page::new(records, next.map(At::position)))
     }
 
     async fn keys(&self, from: At) -> Result<(Vec<StoredKey>, Option<At>), Fault> {

@@ -8,8 +8,8 @@ use super::codec::bytes_of;
 use crate::{
     record::Status,
     store::{
-        Put, SWEEP_MARGIN,
-        codec::{self, Field, Value},
+        Put,
+        toolkit::{self as codec, Field, SWEEP_MARGIN, Value},
     },
     time::Timestamp,
 };

@@ -9,6 +9,7 @@ use std::{
 
 use super::plan::{Plan, Step};
 use crate::{
+    internal::testing::MemoryStoreExt as _,
     testing::{
         bench::{BEYOND_LEASES, Bench},
         effect::Happened,

@@ -14,7 +14,7 @@ use crate::{
             attempts::Findings,
             fault::{Class, Fault, is_about_size, without_arns, without_values},
         },
-        error::sentence,
+        toolkit::sentence,
     },
 };
 

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::{case::Case, proxy::lock};
 
-/// How often one claim may lose against another delivery, as in `src/protocol/acquire.rs`.
+/// How often one claim may lose against another delivery, as in `protocol/acquire.rs`.
 pub(super) const MAX_LOSSES: u32 = 4;
 /// How often a fenced delivery can claim again to record its outcome in these scenarios: once because of the rival,
 /// and once more because a lost answer can look like a second rival.
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn budget_matches_the_librarys_limits() {
-        let acquire = include_str!("../../../../src/protocol/acquire.rs");
+        let acquire = include_str!("../../../../crates/core/src/protocol/acquire.rs");
         assert!(acquire.contains(&format!("const MAX_LOSSES: u8 = {MAX_LOSSES};")));
         let drive = include_str!("../../../../src/run/driver.rs");
         let first_pause = FIRST_PAUSE.as_millis();

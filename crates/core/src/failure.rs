@@ -1,0 +1,319 @@
+//! [`Failure`]: how a handler says whether its error is final.
+
+use std::{
+    any::{Any, type_name},
+    borrow::Cow,
+    error::Error as StdError,
+    fmt,
+};
+
+use crate::{
+    error::{Error, RecordedFailure, RunError, own},
+    settings::{Execution, Recording},
+};
+
+/// A handler's error that says whether it's final. A handler of any wrapper may return it.
+///
+/// - [`permanent`](Self::permanent): the operation failed, and its handler doesn't run again. The failure is recorded.
+/// - [`transient`](Self::transient): the next delivery runs the handler again, even with [`Recording::Record`].
+///   Exception: at-most-once execution records this failure too, and the handler doesn't run again.
+/// - [`interrupted`](Self::interrupted): the work was done by another process, which died before it answered.
+/// - any other error, by `?`: [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error) decides, which
+///   also says what becomes of a run in which a step was refused.
+///
+/// ```
+/// # extern crate lambda_idempotency_core as lambda_idempotency;
+/// use lambda_idempotency::Failure;
+///
+/// async fn charge(cents: &str) -> Result<String, Failure> {
+///     let cents: u64 = cents.parse()?; // the settings decide
+///     if cents == 0 {
+///         return Err(Failure::permanent("NothingToCharge", "the amount is zero")); // never runs again
+///     }
+///     if cents > 1_000_000 {
+///         return Err(Failure::transient("the gateway is down")); // runs again
+///     }
+///     Ok(format!("charged {cents}"))
+/// }
+/// ```
+pub struct Failure(How);
+
+enum How {
+    Permanent(RecordedFailure),
+    Transient(Caused),
+    Interrupted(Caused),
+    /// The settings decide.
+    Other(Caused),
+}
+
+/// An error, and its type as Lambda reports it.
+struct Caused {
+    error_type: Cow<'static, str>,
+    /// Whether a step's refusal is a cause, and the step may succeed later.
+    is_refused_step: bool,
+    error: Box<dyn StdError + Send + Sync>,
+}
+
+impl Failure {
+    /// Creates a permanent failure. It's recorded: the handler doesn't run again for this operation, and every
+    /// caller gets this failure.
+    pub fn permanent(error_type: impl Into<String>, message: impl Into<String>) -> Self {
+        Self(How::Permanent(RecordedFailure::new(error_type, message)))
+    }
+
+    /// Creates a failure after which the next delivery runs the handler again, except under at-most-once.
+    pub fn transient<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
+        Self(How::Transient(Caused::new(error)))
+    }
+
+    /// Creates the failure of a handler whose work another process did, if that process died before it answered.
+    ///
+    /// Use it only if nothing of that process runs any more. It may have had its effect. So the key isn't released: the
+    /// claim's lease ends after 10 seconds, in which requests that the process sent may still have their effect. Then the
+    /// next delivery takes over, and learns of the interruption by
+    /// [`ClaimHandle::is_takeover`](crate::ClaimHandle::is_takeover). If the lease ends sooner anyway, it stays. Under at-most-once, the claim stays too, and an operator
+    /// must settle it.
+    ///
+    /// ```
+    /// # extern crate lambda_idempotency_core as lambda_idempotency;
+    /// use lambda_idempotency::Failure;
+    /// use tokio::process::Command;
+    ///
+    /// async fn convert(file: &str) -> Result<(), Failure> {
+    ///     let ended = Command::new("convert").arg(file).status().await?;
+    ///     match ended.code() {
+    ///         Some(0) => Ok(()),
+    ///         Some(code) => Err(Failure::transient(format!("convert: {code}"))),
+    ///         None => Err(Failure::interrupted("convert was killed")),
+    ///     }
+    /// }
+    /// ```
+    pub fn interrupted<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
+        Self(How::Interrupted(Caused::new(error)))
+    }
+
+    /// The failure to record, if the handler's failure is permanent.
+    pub(crate) fn recorded(&self) -> Option<&RecordedFailure> {
+        match &self.0 {
+            How::Permanent(failure) => Some(failure),
+            How::Transient(_) | How::Interrupted(_) | How::Other(_) => None,
+        }
+    }
+
+    /// The error, unless the failure is permanent.
+    fn cause(&self) -> Option<&(dyn StdError + 'static)> {
+        match &self.0 {
+            How::Permanent(_) => None,
+            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => Some(&*caused.error),
+        }
+    }
+
+    /// The error's type, as Lambda reports it: this library's, if its error is a cause; otherwise the Rust type's name.
+    pub(crate) fn error_type(&self) -> &str {
+        match &self.0 {
+            How::Permanent(failure) => &failure.error_type,
+            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => &caused.error_type,
+        }
+    }
+
+    /// The error's text, if it's this library's own error. Another error's text may quote the event.
+    pub(crate) fn own_text(&self) -> Option<String> {
+        match &self.0 {
+            How::Permanent(_) => None,
+            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => {
+                caused.error.downcast_ref::<crate::Error>().map(ToString::to_string)
+            }
+        }
+    }
+}
+
+impl Caused {
+    fn new<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
+        let error = error.into();
+        let own::Shown { error_type, is_refused_step } = own::shown_in(&*error);
+        Self {
+            error_type: error_type.map_or(Cow::Borrowed(type_name::<E>()), Cow::Owned),
+            is_refused_step,
+            error,
+        }
+    }
+
+    /// Notes this library's error that's a cause, since the text may not show it.
+    fn note(&self) {
+        if let Cow::Owned(own) = &self.error_type {
+            own::note(|| own.clone(), self.is_refused_step);
+        }
+    }
+}
+
+impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self(How::Other(Caused::new(error)))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            How::Permanent(failure) => {
+                own::note(|| failure.error_type.clone(), false);
+                f.write_str(&failure.error_message)
+            }
+            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => {
+                caused.note();
+                caused.error.fmt(f)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Failure {
+    /// Shows the type, never the text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match self.0 {
+            How::Permanent(_) => ", permanent",
+            How::Transient(_) => ", transient",
+            How::Interrupted(_) => ", interrupted",
+            How::Other(_) => "",
+        };
+        write!(f, "Failure({}{how})", self.error_type())
+    }
+}
+
+/// How a claim is settled after its handler returns an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorPolicy {
+    /// Whether a handler's error is recorded.
+    pub on_error: Recording,
+    /// Whether the handler may run again.
+    pub execution: Execution,
+    /// Whether the last attempt of one of the run's steps was refused, and may succeed later.
+    pub is_step_refused: bool,
+}
+
+/// How the claim is settled after one error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// The key is released.
+    Release,
+    /// The claim's lease ends soon.
+    Interrupt,
+    /// This failure is recorded. If it's `None`, the code that called [`ErrorPolicy::on`] makes the failure from the
+    /// error's type and message.
+    Record(Option<RecordedFailure>),
+}
+
+impl ErrorPolicy {
+    /// The policy for `error`. If the error's type isn't known to the library, the library can't see a step's refusal
+    /// in it: see [`on_shown`](Self::on_shown).
+    pub fn on<E: Any>(self, error: &E) -> OnError {
+        self.decide(error, || false)
+    }
+
+    /// The policy for an error of any type. A step's refusal counts as the error's cause if the error's text shows it.
+    pub fn on_shown<E: Any + fmt::Display>(self, error: &E) -> OnError {
+        self.decide(error, || own::shown_by(error).is_refused_step)
+    }
+
+    fn decide<E: Any>(self, error: &E, shows_refusal: impl FnOnce() -> bool) -> OnError {
+        let said = (error as &dyn Any).downcast_ref::<Failure>().map(|failure| &failure.0);
+        match (said, self.on_error, self.execution) {
+            (Some(How::Permanent(failure)), ..) => OnError::Record(Some(failure.clone())),
+            (Some(How::Interrupted(_)), ..) => OnError::Interrupt,
+            (Some(How::Transient(_)), _, Execution::AtLeastOnce) | (_, Recording::Release, _) => {
+                OnError::Release
+            }
+            (_, Recording::Record, Execution::AtLeastOnce) if self.is_step_refused => OnError::Release,
+            _ if is_refusal(error) || shows_refusal() => OnError::Release,
+            _ => OnError::Record(None),
+        }
+    }
+
+    /// Whether a failure without an error, such as a panic or a response with a server error, is recorded.
+    pub fn records(self) -> bool {
+        self.on(&()) != OnError::Release
+    }
+}
+
+/// Whether an error of a known type is a step's refusal, or has one as a source.
+fn is_refusal<E: Any>(error: &E) -> bool {
+    of_known_type(error).is_some_and(|error| own::shown_in(error).is_refused_step)
+}
+
+/// Returns this library's errors in a handler's error. An error of an unknown type, such as `anyhow::Error`, has no
+/// sources that the library can ask for, but its `Debug` may show them.
+pub fn shown_in_any<E: Any + fmt::Debug>(error: &E) -> own::Shown {
+    of_known_type(error).map_or_else(|| own::shown_by_debug(error), own::shown_in)
+}
+
+/// Returns the error with its sources, if the library knows its type. The HTTP layer knows nothing of its handler's
+/// error but the type.
+fn of_known_type(error: &dyn Any) -> Option<&(dyn StdError + 'static)> {
+    fn of<E: StdError + 'static>(error: &dyn Any) -> Option<&(dyn StdError + 'static)> {
+        error.downcast_ref::<E>().map(|error| error as _)
+    }
+    let boxed = || error.downcast_ref::<Box<dyn StdError + Send + Sync>>().map(|error| &**error as _);
+    let failure = || error.downcast_ref::<Failure>().and_then(Failure::cause);
+    let local = || error.downcast_ref::<Box<dyn StdError>>().map(|error| &**error as _);
+    let own = || of::<Error>(error).or_else(|| of::<RunError<Box<dyn StdError + Send + Sync>>>(error));
+    boxed().or_else(failure).or_else(local).or_else(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handler_failures_override_the_settings() {
+        let outcomes = |failure: &Failure| {
+            let all = [
+                (Execution::AtLeastOnce, Recording::Release),
+                (Execution::AtLeastOnce, Recording::Record),
+                (Execution::AtMostOnce, Recording::Record),
+            ];
+            all.map(|(execution, on_error)| {
+                ErrorPolicy { on_error, execution, is_step_refused: false }.on(failure)
+            })
+        };
+        let (release, record) = (|| OnError::Release, || OnError::Record(None));
+        let is_final = || OnError::Record(Some(RecordedFailure::new("Final", "no")));
+        assert_eq!(outcomes(&Failure::permanent("Final", "no")), [is_final(), is_final(), is_final()]);
+        assert_eq!(outcomes(&Failure::transient("down")), [release(), release(), record()]);
+        assert_eq!(outcomes(&"by `?`".into()), [release(), record(), record()]);
+        assert_eq!(outcomes(&Failure::interrupted("killed")), [const { OnError::Interrupt }; 3]);
+    }
+
+    #[test]
+    fn debug_shows_no_text() {
+        let failures = [
+            Failure::permanent("Final", "secret"),
+            Failure::transient("secret"),
+            Failure::interrupted("secret"),
+            "secret".into(),
+        ];
+        for failure in failures {
+            assert!(!format!("{failure:?}").contains("secret"));
+            assert_eq!(failure.to_string(), "secret");
+        }
+    }
+
+    /// A batch's worker logs the text of this library's errors. Another error's text may quote the record, so the
+    /// worker doesn't log it.
+    #[test]
+    fn only_library_errors_keep_their_text() {
+        let own = crate::Key::new("").unwrap_err();
+        let text = own.to_string();
+        assert_eq!(Failure::from(own).own_text(), Some(text));
+        let step: RunError<std::io::Error> = crate::Key::new("").unwrap_err().into();
+        assert_eq!(Failure::from(step).error_type(), "Idempotency.InvalidKey");
+        let other = Failure::from(std::io::Error::other("card 4111111111111111"));
+        assert_eq!((other.error_type(), other.own_text()), ("std::io::error::Error", None));
+    }
+
+    #[test]
+    fn only_permanent_failures_are_recorded() {
+        let failure = RecordedFailure::new("Final", "no");
+        assert_eq!(Failure::permanent("Final", "no").recorded(), Some(&failure));
+        assert_eq!(Failure::transient("down").recorded(), None);
+    }
+}
