@@ -1,6 +1,6 @@
 //! Compares measurements with expectations, and describes the differences.
 
-use super::{answer::Answer, stage::Measured};
+use super::{answer::Answer, measured::Measured};
 
 /// The faults of a row; empty if the row is OK.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

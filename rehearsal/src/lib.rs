@@ -16,6 +16,7 @@ pub mod expect;
 pub mod function;
 mod http;
 mod judge;
+mod measured;
 pub mod problem;
 mod report;
 pub mod runs;

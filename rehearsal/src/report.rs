@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     judge::Verdict,
-    stage::Measured,
+    measured::Measured,
     wire::{Exchange, Meaning},
 };
 use crate::columns::{self, Column, wrap};

@@ -10,8 +10,9 @@ mod transaction;
 use super::{
     answer::Answer,
     judge::Verdict,
+    measured::Measured,
     report::Row,
-    stage::{Measured, Stage, World},
+    stage::{Stage, World},
 };
 use crate::problem::Result;
 

@@ -11,9 +11,10 @@ use crate::{
     batch::{Batch, MESSAGES, ORDERS, Orders, Returned, Shipped},
     event::Event,
     judge::Verdict,
+    measured::Measured,
     problem::Result,
     report::Row,
-    stage::{Measured, ORDINARY_LIMIT, Stage, World},
+    stage::{ORDINARY_LIMIT, Stage, World},
 };
 
 /// How many orders run concurrently: the library's default.

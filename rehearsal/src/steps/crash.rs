@@ -10,9 +10,10 @@ use crate::{
     expect::Expect,
     function::{Delivery, Sandbox},
     judge::Verdict,
+    measured::Measured,
     problem::Result,
     report::{Row, outcome_of},
-    stage::{Form, LEASE_LIMIT, Measured, ORDINARY_LIMIT, Stage, World},
+    stage::{Form, LEASE_LIMIT, ORDINARY_LIMIT, Stage, World},
     wire::{Hold, Meaning},
 };
 

@@ -9,9 +9,10 @@ use crate::{
     batch::{Batch, MESSAGES, ORDERS, Orders, Returned, Shipped},
     clock,
     judge::Verdict,
+    measured::Measured,
     problem::Result,
     report::Row,
-    stage::{Measured, Stage, World},
+    stage::{Stage, World},
     wire::Meaning,
 };
 
