@@ -34,6 +34,7 @@
 //! their deadlines, as on some platforms, so the library itself must cut its handlers off.
 
 pub mod backend;
+pub mod effects;
 mod fleet;
 pub mod form;
 pub mod job;

@@ -32,7 +32,8 @@ use lambda_idempotency::{
 use lambda_idempotency_rehearsal::clock;
 use lambda_idempotency_verification_real::{
     crash::{
-        form::{self, Form},
+        effects::append,
+        form::Form,
         job::{
             EFFECTS, ENDPOINT, FORM, FUNCTION, GRACE, Job, LEDGER, MARGIN, MARKER, PROCESS, RESERVE,
             SABOTAGE, STAND_AT, STORE, TABLE, TOLD_TO_FAIL,
@@ -271,7 +272,7 @@ fn have_effect(world: &World, job: &Job, line: &Line) -> Result<(), Error> {
     if world.form.promise() == Promise::AtLeastOnce {
         return Ok(world.ledger.append(&job.key, line)?);
     }
-    let write = form::append(&world.effects, &job.key, line).map_err(|problem| problem.to_string())?;
+    let write = append(&world.effects, &job.key, line).map_err(|problem| problem.to_string())?;
     let staging = staging().ok_or("the handler can't stage writes")?;
     Ok(staging.add(Transaction::new().update(write))?)
 }

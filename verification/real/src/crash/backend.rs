@@ -18,9 +18,10 @@ use lambda_idempotency_rehearsal::{
 use std::sync::Arc;
 
 use super::{
-    form::{Effects, EffectsTable, Form},
+    effects::{Effects, EffectsRows, EffectsTable},
+    form::Form,
     job::{CLAIM_FIELD, EFFECTS, ENDPOINT, KEY_FIELD, STORE, TABLE},
-    ledger::{Ledger, Line},
+    ledger::Ledger,
     record::{self, Stored},
 };
 use crate::{
@@ -209,30 +210,4 @@ async fn row(client: &tokio_postgres::Client, table: &str, id: &StoredKey) -> Re
         lease_until: lease_until.map(number).transpose()?,
         response: row.get(4),
     }))
-}
-
-/// Effects in a PostgreSQL table, one row per effect.
-#[derive(Clone, Debug)]
-pub(super) struct EffectsRows {
-    client: Arc<tokio_postgres::Client>,
-    table: String,
-}
-
-impl EffectsRows {
-    pub(super) async fn lines(&self, key: &str) -> Result<Vec<Line>> {
-        let sql = format!("SELECT line FROM {} WHERE key = $1 ORDER BY n", self.table);
-        let rows = self.client.query(&sql, &[&key]).await.context("couldn't read the effects")?;
-        rows.iter().map(|row| serde_json::from_str(row.get(0)).context("invalid ledger line")).collect()
-    }
-
-    pub(super) async fn keys(&self) -> Result<Vec<String>> {
-        let sql = format!("SELECT DISTINCT key FROM {}", self.table);
-        let rows = self.client.query(&sql, &[]).await.context("couldn't list the keys that have effects")?;
-        Ok(rows.iter().map(|row| row.get(0)).collect())
-    }
-
-    pub(super) async fn forget(&self, key: &str) -> Result<()> {
-        let sql = format!("DELETE FROM {} WHERE key = $1", self.table);
-        self.client.execute(&sql, &[&key]).await.map(drop).context("couldn't delete the effects")
-    }
 }

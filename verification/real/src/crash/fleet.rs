@@ -22,7 +22,8 @@ use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
 use super::{
     backend::Backend,
-    form::{Effects, Form},
+    effects::Effects,
+    form::Form,
     job::{FORM, FUNCTION, KEY_FIELD, LEDGER, MARKER, PROCESS, SABOTAGE, STAND_AT},
     judge::Said,
     ledger::Ledger,
