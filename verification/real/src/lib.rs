@@ -9,7 +9,6 @@
 pub mod agreement;
 pub mod crash;
 pub mod deadlines;
-pub mod outages;
 pub mod servers;
 pub mod site;
 mod tcp;

@@ -8,19 +8,19 @@ use lambda_idempotency_rehearsal::problem::{Problem, Result};
 use lambda_idempotency_verification_real::{
     agreement::{self, Numbers},
     crash::{self, backend::Backend, form::Form, kills, point::of_form, scenario},
-    deadlines, outages,
+    deadlines,
     servers::VARIABLE,
     site::Kind,
-    wire::{self, Extent},
+    wire::{self, Extent, LongExtent, LongFault},
 };
 use testkit::random::fresh_seed;
 
 const USAGE: &str = "\
 usage: verification-real agreement [--long]
        verification-real wire [layer] [RUNS [SEED]] | wire [layer] --quick | wire [layer] --seed N | wire [layer] --case N
+       verification-real wire long [OPERATIONS [SEED]]
        verification-real crash-points [FORM] [ROUNDS]
        verification-real kills [FORM] [COUNT [SEED]]
-       verification-real outages [OPERATIONS [SEED]] | outages --quick
        verification-real deadlines [INVOCATIONS [SEED]] | deadlines --quick
 
   agreement     compares every store (memory, DynamoDB, PostgreSQL, Redis) with the model, and checks that every race
@@ -28,13 +28,13 @@ usage: verification-real agreement [--long]
   wire          breaks the wire to DynamoDB, PostgreSQL and Redis, and between the Lambda layer and DynamoDB, and checks
                 that callers get true answers and that recorded outcomes stay. Makes runs with each fault alone, then
                 RUNS random runs (default 10000). --quick makes fewer of both; --seed and --case repeat one run. With
-                `layer`, it breaks only the wire between the Lambda layer and DynamoDB
+                `layer`, it breaks only the wire between the Lambda layer and DynamoDB. With `long`, it restarts,
+                throttles or disconnects the servers while OPERATIONS handlers (default 1000) return, with 30 s
+                left, and checks that no outcome is lost
   crash-points  kills one process and freezes another beyond its lease, at each named point, ROUNDS times (default 200).
                 Checks that each operation has one effect, plus one for each crash between effect and completion
   kills         at random moments, kills COUNT processes (default 10000) and freezes others. Checks that each operation
                 has only the effects that crash-points allows
-  outages       restarts, throttles or disconnects the servers while OPERATIONS handlers (default 1000) return, with
-                30 s left. Checks that no outcome is lost, and that each operation has one effect
   deadlines     breaks the wire in 20 ways during invocations of 3 s, INVOCATIONS (default 50) for each way and store.
                 Checks that each invocation gives a true answer in time
 
@@ -71,6 +71,12 @@ async fn run(arguments: &[&str], form: Form) -> Result<ExitCode> {
             Some(extent) => break_the_wire(&[], extent).await,
             None => Ok(usage(arguments)),
         },
+        ["wire", "long", rest @ ..] => match numbers_of(rest, 1_000, fresh) {
+            Some((operations, seed)) => {
+                break_for_long(LongExtent { operations, seed, settle_within: None }).await
+            }
+            None => Ok(usage(arguments)),
+        },
         ["wire", extent @ ..] => match extent_of(extent, fresh) {
             Some(extent) => break_the_wire(&Kind::ALL, extent).await,
             None => Ok(usage(arguments)),
@@ -78,13 +84,6 @@ async fn run(arguments: &[&str], form: Form) -> Result<ExitCode> {
         ["crash-points"] => crash_points(200, form).await,
         ["crash-points", rounds] => match count(rounds) {
             Some(rounds) => crash_points(rounds, form).await,
-            None => Ok(usage(arguments)),
-        },
-        ["outages", "--quick"] => go_through_outages(outages::Extent::quick(fresh)).await,
-        ["outages", rest @ ..] => match numbers_of(rest, 1_000, fresh) {
-            Some((operations, seed)) => {
-                go_through_outages(outages::Extent { operations, seed, settle_within: None }).await
-            }
             None => Ok(usage(arguments)),
         },
         ["deadlines", "--quick"] => keep_deadlines(deadlines::Extent::quick(fresh)).await,
@@ -197,15 +196,11 @@ fn numbers_of(arguments: &[&str], default: u32, fresh: u64) -> Option<(u32, u64)
     }
 }
 
-async fn go_through_outages(extent: outages::Extent) -> Result<ExitCode> {
+async fn break_for_long(extent: LongExtent) -> Result<ExitCode> {
     println!("{extent:?}");
-    let all = outages::check(&outages::Trouble::ALL, extent).await?;
-    println!("{}", outages::Figures::head());
-    for figures in &all {
-        println!("{figures}");
-        figures.faults.iter().for_each(|fault| println!("VIOLATION: {}: {fault}", figures.trouble));
-    }
-    Ok(code(all.iter().all(outages::Figures::is_sound)))
+    let reports = wire::check_long(&LongFault::ALL, extent).await?;
+    reports.iter().for_each(|report| println!("{report}"));
+    Ok(code(reports.iter().all(|report| report.violations().is_empty())))
 }
 
 async fn keep_deadlines(extent: deadlines::Extent) -> Result<ExitCode> {

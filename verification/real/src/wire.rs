@@ -8,23 +8,27 @@
 //! server's answers and the callers' answers.
 //!
 //! The check first puts every fault on every request of every scenario, one fault at a time. Random runs with up to
-//! three faults follow. A run's number or seed fixes its plan, but not the timing of threads and sockets. So it may
+//! three faults follow. [`long`] has the faults that last for seconds. A run's number or seed fixes its plan, but not the timing of threads and sockets. So it may
 //! take a few repetitions to see a rare finding again.
 
+mod answer;
 mod behind;
 pub(crate) mod budget;
 mod calls;
 mod case;
 mod coverage;
 mod judge;
+mod long;
 pub(crate) mod meaning;
 pub(crate) mod message;
 mod play;
 pub(crate) mod proxy;
 mod report;
+mod round;
 mod sabotage;
 mod scenario;
 mod stage;
+mod told;
 mod watched;
 pub(crate) mod way;
 
@@ -46,8 +50,8 @@ use self::{
 use crate::{servers::Server, site::Kind};
 
 pub use self::{
-    budget::Lateness, coverage::Coverage, meaning::Meaning, proxy::Proxy, report::Report, sabotage::Sabotage,
-    way::HttpWay, way::Medium, way::When,
+    budget::Lateness, coverage::Coverage, long::LongExtent, long::LongFault, long::check_long,
+    meaning::Meaning, proxy::Proxy, report::Report, sabotage::Sabotage, way::HttpWay, way::Medium, way::When,
 };
 
 /// The runs to make.

@@ -179,6 +179,8 @@ impl Scope {
 pub(crate) enum Protocol {
     Postgres,
     Redis,
+    /// The proxy breaks only whole connections.
+    Http,
 }
 
 impl Protocol {
@@ -187,6 +189,7 @@ impl Protocol {
     /// request.
     pub(super) fn is_request(self, bytes: &[u8]) -> bool {
         match self {
+            Self::Http => false,
             // A message begins with its type. A connection's first message has no type: it begins with its length,
             // whose first byte is zero.
             Self::Postgres => bytes.first().is_some_and(|kind| b"QPBEDSCFH".contains(kind)),

@@ -22,7 +22,7 @@ use super::{
     case::Case,
     meaning::Meaning,
     proxy::{Exchange, Log, Served, lock},
-    watched::{Brief, Told},
+    told::{Brief, Told},
     way::HttpWay,
 };
 use crate::tcp::TcpProxy;

@@ -10,6 +10,7 @@ use testkit::random::Random;
 
 use super::{
     meaning::Meaning,
+    round::Long,
     scenario::{self, Prior, Scenario},
     way::{HttpWay, Medium},
 };
@@ -34,6 +35,8 @@ pub(super) struct Case {
     pub(super) retries: Retries,
     /// The extra faults, by the request's number from 0. The scenario's own faults aren't among them.
     pub(super) faults: BTreeMap<usize, HttpWay>,
+    /// The part in a round with a long fault. Such a case has no other faults.
+    pub(super) long: Option<Long>,
 }
 
 /// The source of a plan.
@@ -43,6 +46,8 @@ pub(super) enum Origin {
     Listed(usize),
     /// The random case of this seed.
     Seed(u64),
+    /// An operation in a round with a long fault. The seed is of all rounds.
+    Long(u64),
 }
 
 impl Case {
@@ -67,7 +72,7 @@ impl Case {
                 faults.insert(at, *fault);
             }
         }
-        Self { origin: Origin::Seed(seed), medium, scenario, retries, faults }
+        Self { origin: Origin::Seed(seed), medium, scenario, retries, faults, long: None }
     }
 
     /// For each of these retry settings, lists each scenario once without extra faults, and then once for each
@@ -96,6 +101,7 @@ impl Case {
                 scenario,
                 retries,
                 faults,
+                long: None,
             })
             .collect()
     }
@@ -171,6 +177,7 @@ impl Display for Origin {
         match self {
             Self::Listed(number) => write!(f, "--case {number}"),
             Self::Seed(seed) => write!(f, "--seed {seed}"),
+            Self::Long(seed) => write!(f, "a long fault, seed {seed}"),
         }
     }
 }

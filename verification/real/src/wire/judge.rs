@@ -23,12 +23,13 @@ use lambda_idempotency::{
 };
 
 use super::{
+    answer::Answer,
     case::Retries,
     meaning::Meaning,
-    play::{Answer, Facts, failure, is_response_of},
+    play::{Facts, failure, is_response_of},
     scenario::{Baseline, Rival},
     stage::{PRIOR, RIVAL, Said, Snapshot},
-    watched::Told,
+    told::Told,
     way::Medium,
 };
 

@@ -18,10 +18,12 @@ use lambda_idempotency_rehearsal::{
 use testkit::random::{Random, fresh_seed};
 
 use super::{
+    answer::Answer,
     behind,
     budget::{self, Lateness, SETTLE_WITHIN, TimeOuts},
     case::Case,
     proxy::{Exchange, lock},
+    round::{Long, TIME_LEFT},
     scenario::{Handler, Scenario, Size},
     stage::{FUNCTION, NO_TIME, Snapshot, Stage, Subject},
     watched::{Call, Interlude, Watched},
@@ -36,22 +38,6 @@ const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
 const INVOCATION: Duration = Duration::from_secs(60);
 /// The message of a recorded panic.
 pub(super) const PANICKED: &str = "the handler panicked";
-
-/// The answer to a delivery.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    Value(String),
-    /// The error of this delivery's handler.
-    HandlerFailed(String),
-    /// A recorded failure.
-    Recorded(String),
-    Refused(ErrorKind),
-    /// [`ErrorKind::Unavailable`], because no time is left until the deadline.
-    NoTimeLeft,
-    Panicked,
-    /// No answer within the time limit that applies to every delivery.
-    Hung,
-}
 
 /// One run of the handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,33 +113,31 @@ pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Res
     between.close().await;
     let first = run.closed(first, before, &system_clock(), lateness).await?;
 
-    let direct = Arc::clone(&stage.direct);
-    let patience = Duration::from_secs(120);
-    let second = run.deliver(1, Arc::clone(&direct), system_clock(), patience).await?;
-    between.deliver_the_rest().await;
-    let second = run.closed(second, first.after.clone(), &system_clock(), lateness).await?;
-
-    let ahead = Ahead(UNTIL_ALL_LEASES_END);
-    let before = Snapshot { at: ahead.now(), ..second.after.clone() };
-    let third = run.deliver(2, direct, ahead, patience).await?;
-    let third = run.closed(third, before, &ahead, lateness).await?;
-
+    let deliveries = run.again(first, between.deliver_the_rest(), lateness).await?;
     let mut calls = lock(&calls).clone();
     for call in &mut calls {
         call.late = lateness.during(call.ended, call.took);
     }
     let rival = lock(&left).take().transpose()?;
-    Ok(Facts {
-        case: case.clone(),
-        tells_waits: stage.subject == Subject::Library,
-        time_outs,
-        fingerprint: run.fingerprint,
-        deliveries: vec![first, second, third],
-        rival,
-        effects: lock(&run.effects).clone(),
-        calls,
-        exchanges: between.notes().exchanges(),
-    })
+    let exchanges = between.notes().exchanges();
+    Ok(Facts { rival, calls, exchanges, ..run.facts(time_outs, deliveries) })
+}
+
+/// Plays `case` on `stage` while the server of `store` has a long fault.
+pub(super) async fn play_through(
+    stage: &Stage,
+    case: &Case,
+    store: Arc<dyn Store>,
+    long: &Long,
+    lateness: &Lateness,
+) -> Result<Facts> {
+    let run = Run::new(stage, case).await?;
+    let before = stage.snapshot(&run.stored, &system_clock()).await?;
+    let first = run.deliver(0, store, system_clock(), TIME_LEFT).await?;
+    long.is_over().await;
+    let first = run.closed(first, before, &system_clock(), lateness).await?;
+    let deliveries = run.again(first, async {}, lateness).await?;
+    Ok(run.facts(TimeOuts::of(case), deliveries))
 }
 
 const ORIGINAL: &str = "order 17, 12.50 EUR";
@@ -196,6 +180,42 @@ impl<'r> Run<'r> {
         Ok(Self { stage, case, stored, key, payload, fingerprint, tag, effects })
     }
 
+    /// Delivers the operation twice more after its first delivery, without faults: at once, and when all leases have
+    /// ended. Awaits `arrives` between the two.
+    async fn again(
+        &self,
+        first: Delivery,
+        arrives: impl Future<Output = ()>,
+        lateness: &Lateness,
+    ) -> Result<Vec<Delivery>> {
+        let direct = Arc::clone(&self.stage.direct);
+        let patience = Duration::from_secs(120);
+        let second = self.deliver(1, Arc::clone(&direct), system_clock(), patience).await?;
+        arrives.await;
+        let second = self.closed(second, first.after.clone(), &system_clock(), lateness).await?;
+
+        let ahead = Ahead(UNTIL_ALL_LEASES_END);
+        let before = Snapshot { at: ahead.now(), ..second.after.clone() };
+        let third = self.deliver(2, direct, ahead, patience).await?;
+        let third = self.closed(third, before, &ahead, lateness).await?;
+        Ok(vec![first, second, third])
+    }
+
+    /// Returns the facts of a run without a rival, whose calls and requests nobody watched.
+    fn facts(&self, time_outs: TimeOuts, deliveries: Vec<Delivery>) -> Facts {
+        Facts {
+            case: self.case.clone(),
+            tells_waits: self.stage.subject == Subject::Library,
+            time_outs,
+            fingerprint: self.fingerprint,
+            deliveries,
+            rival: None,
+            effects: lock(&self.effects).clone(),
+            calls: Vec::new(),
+            exchanges: Vec::new(),
+        }
+    }
+
     fn interlude(&self, left: &Left) -> Option<Interlude> {
         let (at, rival) = self.case.scenario.rival?;
         let (stage, key, left) = (self.stage.clone(), self.stored.clone(), Arc::clone(left));
@@ -218,7 +238,11 @@ impl<'r> Run<'r> {
         limit: Duration,
     ) -> Result<Answered> {
         let owners: Arc<Mutex<Vec<Owner>>> = Arc::default();
-        let configured = configured(clock_of_engine, Arc::clone(&owners));
+        let settle_within = match &self.case.long {
+            Some(long) if nth == 0 => long.settle_within,
+            _ => Some(SETTLE_WITHIN),
+        };
+        let configured = configured(clock_of_engine, Arc::clone(&owners), settle_within);
         let start = clock::start();
         let mut running = match self.stage.subject {
             Subject::Library => {
@@ -278,15 +302,26 @@ impl<'r> Run<'r> {
             })
             .build()
             .context("couldn't build the engine")?;
-        let engine = if scenario.is_short_of_time && nth == 0 {
-            let deadline = now.saturating_add(TimeOuts::SHORT.attempt);
-            engine.for_invocation(Invocation::entered(now, deadline, "short of time"))
-        } else {
-            engine
+        let long = self.case.long.clone().filter(|_| nth == 0);
+        let left = match &long {
+            Some(_) => Some(TIME_LEFT),
+            None if scenario.is_short_of_time && nth == 0 => Some(TimeOuts::SHORT.attempt),
+            None => None,
+        };
+        let engine = match left {
+            Some(left) => {
+                engine.for_invocation(Invocation::entered(now, now.saturating_add(left), "short of time"))
+            }
+            None => engine,
         };
         let (key, payload, handler) = (self.key.clone(), self.payload, self.handler(nth));
         Ok(Box::pin(async move {
-            let operation = || async { handler(current().map_or(0, |claim| claim.generation().get())) };
+            let operation = || async {
+                if let Some(long) = &long {
+                    long.handle().await;
+                }
+                handler(current().map_or(0, |claim| claim.generation().get()))
+            };
             let result = match engine.operation("charge") {
                 Ok(charge) => charge.run(key, payload, operation).await,
                 Err(error) => Err(error.into()),
@@ -335,6 +370,7 @@ impl<'r> Run<'r> {
 fn configured(
     clock_of_engine: impl Clock,
     owners: Arc<Mutex<Vec<Owner>>>,
+    settle_within: Option<Duration>,
 ) -> impl FnOnce(Builder) -> Builder {
     let draw = move || {
         let owner = Owner::random()?;
@@ -342,11 +378,11 @@ fn configured(
         Ok(owner)
     };
     move |builder| {
-        builder
-            .function(FUNCTION)
-            .clock(clock_of_engine)
-            .owner_source(draw)
-            .settings(|s| s.settle_within = SETTLE_WITHIN)
+        let builder = builder.function(FUNCTION).clock(clock_of_engine).owner_source(draw);
+        match settle_within {
+            Some(limit) => builder.settings(|s| s.settle_within = limit),
+            None => builder,
+        }
     }
 }
 

@@ -128,7 +128,10 @@ impl Display for Report {
         for (scenario, count) in &self.violated {
             writeln!(f, "{count:6} violations: {scenario}")?;
         }
-        writeln!(f, "{coverage}")?;
+        // A long fault hits connections, and not single calls.
+        if coverage.faults() > 0 {
+            writeln!(f, "{coverage}")?;
+        }
         writeln!(
             f,
             "{server}: {runs} runs, {} faults, {requests} requests, {} violations; {:.1} s",

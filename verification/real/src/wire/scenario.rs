@@ -177,7 +177,10 @@ const FENCED: Scenario = Scenario {
     ..PLAIN
 };
 
-/// Every scenario.
+/// The scenario of the runs with a long fault.
+pub(super) const LONG: Scenario = Scenario { name: "a long fault during the settlement", ..FIRST };
+
+/// Every scenario with faults on single requests.
 pub(super) const ALL: &[Scenario] = &[
     FIRST,
     FAILING,

@@ -101,6 +101,8 @@ enum Way {
         site: Arc<Site>,
         protocol: Protocol,
     },
+    /// The caller opens the store under test.
+    Elsewhere(Medium),
 }
 
 /// The proxy between the store and the server in one run.
@@ -187,6 +189,11 @@ impl Stage {
         Ok(Self { direct, way: Way::Tcp { site, protocol }, sabotage: None, subject: Subject::Library })
     }
 
+    /// Creates a stage whose caller opens the stores under test.
+    pub(super) fn beside(direct: Arc<dyn Store>, medium: Medium) -> Self {
+        Self { direct, way: Way::Elsewhere(medium), sabotage: None, subject: Subject::Library }
+    }
+
     /// Returns the same stage, with the Lambda layer as the program under test.
     pub(super) fn behind_the_layer(self) -> Self {
         Self { subject: Subject::Layer, ..self }
@@ -197,6 +204,7 @@ impl Stage {
         match self.way {
             Way::DynamoDb { .. } => Medium::Http,
             Way::Tcp { .. } => Medium::Tcp,
+            Way::Elsewhere(medium) => medium,
         }
     }
 
@@ -224,6 +232,7 @@ impl Stage {
                 let calls = Calls::new(proxy, case, Arc::clone(&self.direct), key.clone());
                 Ok((Between::Tcp(Arc::new(calls)), store))
             }
+            Way::Elsewhere(_) => Err(Problem::new("this stage opens no store")),
         }
     }
 
@@ -402,6 +411,7 @@ impl Stage {
                 gone.map(drop).map_err(|error| Problem::new(format!("couldn't delete the record: {error:?}")))
             }
             Way::Tcp { site, .. } => site.remove(key).await,
+            Way::Elsewhere(_) => Err(Problem::new("this stage has no rivals")),
         }
     }
 

@@ -13,7 +13,7 @@ fn refused(arguments: &str) -> String {
 
 #[test]
 fn commands_that_test_nothing_are_refused() {
-    for arguments in ["kills 0", "crash-points 0", "outages 0", "deadlines 0 7", "kills redis 0"] {
+    for arguments in ["kills 0", "crash-points 0", "wire long 0", "deadlines 0 7", "kills redis 0"] {
         assert!(refused(arguments).contains("counts of at least 1"), "{arguments}");
     }
     assert!(refused("crash-points layer").contains("use `kills layer`"));
@@ -22,7 +22,7 @@ fn commands_that_test_nothing_are_refused() {
 
 #[test]
 fn unknown_arguments_are_refused() {
-    for arguments in ["wire redis", "agreement layer", "outages postgres", "kills somewhere", "explode"] {
+    for arguments in ["wire redis", "agreement layer", "wire long postgres", "kills somewhere", "explode"] {
         assert!(refused(arguments).contains(&format!("can't run `{arguments}`")), "{arguments}");
     }
 }

@@ -1,8 +1,10 @@
 //! Runs the bounded form of the wire check, and tests the check itself with stores that are broken on purpose.
 
+use std::time::Duration;
+
 use lambda_idempotency_verification_real::{
     site::Kind,
-    wire::{self, Extent, Report, Sabotage},
+    wire::{self, Extent, LongExtent, LongFault, Report, Sabotage},
 };
 use testkit::random::fresh_seed;
 
@@ -56,5 +58,25 @@ async fn every_sabotage_is_found() {
             let found: Vec<_> = found.filter(|line| line.contains("VIOLATION")).collect();
             eprintln!("{sabotage:?}\n{}", found.join("\n"));
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outcomes_are_recorded_through_long_faults() {
+    let faults: Vec<_> = LongFault::ALL.into_iter().filter(|fault| fault.kind().is_installed()).collect();
+    for report in wire::check_long(&faults, LongExtent::bounded(fresh_seed())).await.unwrap() {
+        eprintln!("{report}");
+        assert!(report.violations().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn short_settle_within_loses_outcomes() {
+    let impatient = Some(Duration::from_millis(100));
+    let extent = LongExtent { operations: 20, seed: fresh_seed(), settle_within: impatient };
+    for report in wire::check_long(&[LongFault::DynamoDbThrottled], extent).await.unwrap() {
+        let violations = report.violations().join("\n");
+        assert!(violations.contains("the outcome wasn't stored, although there was time"), "{violations}");
+        assert!(violations.contains("{Unrecorded, RanAgain}"), "no handler ran again: {violations}");
     }
 }

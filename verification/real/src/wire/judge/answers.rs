@@ -7,10 +7,11 @@ use lambda_idempotency::{
 
 use super::{Gap, Judge, Meaning, PRIOR, Promise, RIVAL, Said, Told, shown, status_of};
 use crate::wire::{
+    answer::Answer,
     budget::{MAX_LOSSES, SETTLE_WITHIN},
-    play::{Answer, Delivery, PANICKED, failure, is_response_of},
+    play::{Delivery, PANICKED, failure, is_response_of},
     scenario::Handler,
-    watched::Brief,
+    told::Brief,
 };
 
 impl Judge<'_> {

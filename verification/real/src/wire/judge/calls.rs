@@ -1,12 +1,7 @@
 //! Checks that the results of the store calls were true and came in time.
 
 use super::{Judge, Meaning, Told};
-use crate::wire::{
-    budget,
-    play::{Answer, Facts},
-    proxy::Exchange,
-    watched::Call,
-};
+use crate::wire::{answer::Answer, budget, play::Facts, proxy::Exchange, round::TIME_LEFT, watched::Call};
 
 impl Judge<'_> {
     pub(super) fn calls(&mut self) {
@@ -105,6 +100,9 @@ impl Facts {
 
     /// Returns the time limit of the delivery with the faults.
     pub(in crate::wire) fn budget_of_first(&self) -> std::time::Duration {
+        if self.case.long.is_some() {
+            return TIME_LEFT;
+        }
         budget::of_delivery(self.calls.iter().map(|call| self.budget_of(call)), self.failures())
     }
 

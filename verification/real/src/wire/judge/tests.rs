@@ -15,7 +15,8 @@ use crate::wire::{
     play::{Delivery, Effect},
     proxy::{Exchange, Served},
     scenario,
-    watched::{Brief, Call},
+    told::Brief,
+    watched::Call,
     way::{HttpWay, Medium},
 };
 use lambda_idempotency_rehearsal::clock;
@@ -96,6 +97,7 @@ fn sound() -> Facts {
         scenario: &scenario::ALL[0],
         retries: Retries::None,
         faults: BTreeMap::new(),
+        long: None,
     };
     Facts {
         tells_waits: true,
