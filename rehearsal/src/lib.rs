@@ -2,8 +2,8 @@
 //! crashes and lost responses, and reports the outcome as a table.
 //!
 //! [`main`] is the command. Its parts are public, because other packages' tests use them: the embedded DynamoDB
-//! ([`database`]), and functions in processes that can be frozen and killed, behind an emulator of Lambda's Runtime
-//! API ([`function`]). These parts have no stable API.
+//! ([`database`]), a proxy that breaks the wire to it ([`wire`]), and functions in processes that can be frozen and
+//! killed, behind an emulator of Lambda's Runtime API ([`function`]). These parts have no stable API.
 
 pub mod answer;
 mod batch;
@@ -23,7 +23,7 @@ pub mod runs;
 mod runtime_api;
 mod stage;
 mod steps;
-mod wire;
+pub mod wire;
 
 use std::{
     ffi::OsString,

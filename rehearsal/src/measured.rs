@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::wire::{Exchange, Meaning};
+use super::wire::Exchange;
 
 /// Measurements since a mark.
 #[derive(Clone, Debug, Default)]
@@ -23,13 +23,12 @@ impl Measured {
 
     /// How many claims were won, including takeovers.
     pub(crate) fn claims_won(&self) -> usize {
-        let claims = |one: &&Exchange| matches!(one.meaning, Meaning::Claim | Meaning::Takeover);
-        self.requests().filter(claims).filter(|one| one.succeeded()).count()
+        self.requests().filter(|one| one.meaning.claims() && one.applied()).count()
     }
 
     /// How many claims were settled.
     pub(crate) fn settled(&self) -> usize {
-        let settled = self.requests().filter(|one| one.meaning == Meaning::Settle && one.succeeded());
+        let settled = self.requests().filter(|one| one.meaning.settles() && one.applied());
         // A transaction whose response was lost is sent again with the same token, and succeeds again. It
         // counts once.
         let mut tokens = HashSet::new();

@@ -2,11 +2,7 @@
 
 use serde::Serialize;
 
-use super::{
-    judge::Verdict,
-    measured::Measured,
-    wire::{Exchange, Meaning},
-};
+use super::{judge::Verdict, measured::Measured, wire::Exchange};
 use crate::columns::{self, Column, wrap};
 
 /// One delivery, or a group of concurrent ones, and the outcome.
@@ -172,9 +168,9 @@ pub(crate) fn summary(rows: &[Row], seconds: f32) -> String {
     }
 }
 
-/// Returns whether each request with this meaning succeeded, in the order in which they were sent.
-pub(crate) fn outcome_of(exchanges: &[Exchange], meaning: Meaning) -> Vec<bool> {
-    exchanges.iter().filter(|one| one.to_store && one.meaning == meaning).map(Exchange::succeeded).collect()
+/// Returns whether each settlement was applied, in the order in which they were sent.
+pub(crate) fn settlements_of(exchanges: &[Exchange]) -> Vec<bool> {
+    exchanges.iter().filter(|one| one.to_store && one.meaning.settles()).map(Exchange::applied).collect()
 }
 
 #[cfg(test)]

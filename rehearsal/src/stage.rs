@@ -269,7 +269,10 @@ impl<'w> Stage<'w> {
     /// Reads the record of this step's first claim.
     pub(crate) async fn record(&self) -> Result<Value> {
         let passed = self.wire.since(0);
-        let id = passed.iter().find(|one| one.meaning == Meaning::Claim).and_then(|one| one.id.as_deref());
+        let id = passed
+            .iter()
+            .find(|one| matches!(one.meaning, Meaning::Claim | Meaning::Reclaim))
+            .and_then(|one| one.id.as_deref());
         match id {
             Some(id) => self.world.database.record(&self.tables.idempotency, id).await,
             None => Ok(Value::Null),
@@ -285,13 +288,13 @@ impl<'w> Stage<'w> {
     /// leases expire at the same time, so this waits for the first one that it finds.
     pub(crate) async fn leases_passed(&self, delivered_at_ms: u64, limit: Duration) -> Result<()> {
         let passed = self.wire.since(0);
-        let ids = |meaning: Meaning| {
-            let such = passed.iter().filter(move |one| one.meaning == meaning && one.succeeded());
+        let ids = |is_such: fn(Meaning) -> bool| {
+            let such = passed.iter().filter(move |one| is_such(one.meaning) && one.applied());
             such.filter_map(|one| one.id.as_deref())
         };
-        let settled: HashSet<_> = ids(Meaning::Settle).collect();
+        let settled: HashSet<_> = ids(Meaning::settles).collect();
         let mut lease = None;
-        for id in ids(Meaning::Claim).filter(|id| !settled.contains(id)) {
+        for id in ids(Meaning::claims).filter(|id| !settled.contains(id)) {
             // DynamoDB may have applied this claim's completion although the wire logged no response, since the process
             // was killed before the response came. The record then has no lease.
             lease = lease_of(&self.world.database.record(&self.tables.idempotency, id).await?);

@@ -1,84 +1,41 @@
 //! The wire between a function and DynamoDB: a proxy on loopback that counts requests, and injects faults.
+//!
+//! The verification suite breaks the wire with the same [`Proxy`], in more ways than the rehearsal does.
+
+mod meaning;
+mod message;
+mod proxy;
+mod way;
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use bytes::Bytes;
-use hyper::{Request, Response, StatusCode, Uri, header, http::request::Parts};
-use lambda_idempotency::testing::{Call, Fault, Point};
-use serde_json::{Value, json};
+use hyper::Uri;
+use lambda_idempotency::testing::{Call, Point};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::{
-    clock,
-    database::Tables,
-    http::{self, HangUp, Server},
+use self::proxy::{Interference, Rules, lock};
+use super::{clock, database::Tables};
+
+pub use self::{
+    meaning::Meaning,
+    message::Upstream,
+    proxy::{Exchange, Log, Proxy, Served},
+    way::{HttpWay, When},
 };
 
-/// A request's role in the rehearsed operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
-    /// Puts a STARTED record (T1, T2).
-    Claim,
-    /// Takes over a stale claim (T3).
-    Takeover,
-    /// Settles a claim: completes, fails or releases it (T4, T5, T6, T8).
-    Settle,
-    /// Makes a payment.
-    Payment,
-    /// Anything else.
-    Other,
-}
+/// The time that a client's attempt may take. It matters only for faults that the rehearsal doesn't cause.
+const ATTEMPT: Duration = Duration::from_secs(1);
 
-impl Meaning {
-    /// The meaning of the request that `point` comes before or after.
-    pub(crate) const fn at(point: Point) -> Self {
-        match point {
-            Point::Before(call) | Point::After(call) if call.is_settlement() => Self::Settle,
-            Point::Before(Call::TakeOver) | Point::After(Call::TakeOver) => Self::Takeover,
-            Point::Before(call) | Point::After(call) if call.is_claim() => Self::Claim,
-            Point::BeforeEffect | Point::AfterEffect => Self::Payment,
-            _ => Self::Other,
-        }
-    }
-}
-
-/// A request that the wire forwarded to DynamoDB, and the status of the response. The wire logs a held request only
-/// after its release.
-#[derive(Clone, Debug)]
-pub(crate) struct Exchange {
-    /// The operation, such as `PutItem`.
-    pub(crate) operation: String,
-    /// Whether the request is for the idempotency table.
-    pub(crate) to_store: bool,
-    /// The request's role.
-    pub(crate) meaning: Meaning,
-    /// Whether the request is the first attempt of its SDK call. Later attempts are the SDK's own retries, which the
-    /// checks don't count.
-    pub(crate) first_attempt: bool,
-    /// The `id` of the item that the request puts or that its key names, if it has one.
-    pub(crate) id: Option<String>,
-    /// A transaction's token. DynamoDB applies transactions with the same token once.
-    pub(crate) token: Option<String>,
-    /// DynamoDB's status, once it has answered.
-    pub(crate) status: Option<StatusCode>,
-}
-
-impl Exchange {
-    /// Whether DynamoDB applied the request.
-    pub(crate) fn succeeded(&self) -> bool {
-        self.status == Some(StatusCode::OK)
-    }
-}
-
-/// An interference with a request whose meaning is `at`. It lets `to_pass` such requests pass first.
+/// An interference with a request at a point of a run. It lets `to_pass` such requests pass first.
 #[derive(Debug)]
 struct Planned {
-    at: Meaning,
+    at: Point,
     to_pass: usize,
     interference: Interference,
 }
@@ -94,22 +51,13 @@ struct Outage {
 impl Outage {
     fn is_met_by(&mut self, exchange: &Exchange) -> bool {
         let Some(id) = exchange.id.as_ref().filter(|_| exchange.to_store) else { return false };
-        let is_new = exchange.meaning == Meaning::Claim && self.claimed.insert(id.clone());
+        let is_new =
+            matches!(exchange.meaning, Meaning::Claim | Meaning::Reclaim) && self.claimed.insert(id.clone());
         if is_new && self.claimed.len().is_multiple_of(self.every) {
             self.out_of_reach.insert(id.clone());
         }
         self.out_of_reach.contains(id)
     }
-}
-
-/// How the wire interferes with one request.
-#[derive(Debug)]
-enum Interference {
-    /// Notify [`Hold::reached`], and forward the request only after [`Hold::release`].
-    Hold { reached: oneshot::Sender<()>, released: oneshot::Receiver<()> },
-    /// Forward the request only if this fault lets DynamoDB apply it. In either case, cut the connection instead of
-    /// answering.
-    Cut(Fault),
 }
 
 /// A request that the wire holds or will hold. If the `Hold` is dropped without a release, DynamoDB never gets the
@@ -132,40 +80,33 @@ impl Hold {
     }
 }
 
+/// The rehearsal's rules for the wire: the faults that wait for their requests, and the outage.
 #[derive(Debug)]
-struct Shared {
-    upstream: Uri,
+struct Watch {
     tables: Tables,
-    log: Mutex<Vec<Exchange>>,
     planned: Mutex<Vec<Planned>>,
     outage: Mutex<Option<Outage>>,
 }
 
-/// The proxy.
+/// The wire of one step: a proxy with the rehearsal's rules.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    server: Server,
-    shared: Arc<Shared>,
+    proxy: Proxy,
+    watch: Arc<Watch>,
 }
 
 impl Wire {
     /// Listens on a free loopback port, in front of `upstream`.
     pub(crate) async fn start(upstream: Uri, tables: Tables) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            upstream,
-            tables,
-            log: Mutex::default(),
-            planned: Mutex::default(),
-            outage: Mutex::default(),
-        });
-        let for_server = Arc::clone(&shared);
-        let server = Server::start(move |request| Arc::clone(&for_server).handle(request)).await?;
-        Ok(Self { server, shared })
+        let watch = Arc::new(Watch { tables, planned: Mutex::default(), outage: Mutex::default() });
+        let rules = Arc::clone(&watch) as Arc<dyn Rules>;
+        let proxy = Proxy::start(Upstream::new(upstream), BTreeMap::new(), ATTEMPT, Some(rules)).await?;
+        Ok(Self { proxy, watch })
     }
 
     /// The endpoint for the function.
     pub(crate) fn endpoint(&self) -> String {
-        format!("http://{}", self.server.address())
+        self.proxy.endpoint()
     }
 
     /// Holds the next request at this point of a run.
@@ -177,44 +118,44 @@ impl Wire {
     pub(crate) fn hold_after(&self, to_pass: usize, at: Point) -> Hold {
         let (reached, on_reached) = oneshot::channel();
         let (release, released) = oneshot::channel();
-        self.break_at(Meaning::at(at), to_pass, Interference::Hold { reached, released });
+        self.break_at(at, to_pass, Interference::Hold { reached, released });
         Hold { reached: on_reached, release }
     }
 
     /// Makes every n-th claimed item unreachable: the wire answers all requests for it with 500, and forwards none.
     pub(crate) fn fail_every(&self, every: usize) {
         let outage = Outage { every, claimed: HashSet::new(), out_of_reach: HashSet::new() };
-        *lock(&self.shared.outage) = Some(outage);
+        *lock(&self.watch.outage) = Some(outage);
     }
 
     /// Ends the outage of [`Self::fail_every`].
     pub(crate) fn recover(&self) {
-        *lock(&self.shared.outage) = None;
+        *lock(&self.watch.outage) = None;
     }
 
     /// Loses the response to the next request of this kind, after DynamoDB applied the request.
     pub(crate) fn lose_answer(&self, call: Call) {
-        self.break_at(Meaning::at(Point::After(call)), 0, Interference::Cut(Fault::LoseAnswer));
+        self.break_at(Point::After(call), 0, Interference::Break(HttpWay::CutAfter));
     }
 
-    fn break_at(&self, at: Meaning, to_pass: usize, interference: Interference) {
-        lock(&self.shared.planned).push(Planned { at, to_pass, interference });
+    fn break_at(&self, at: Point, to_pass: usize, interference: Interference) {
+        lock(&self.watch.planned).push(Planned { at, to_pass, interference });
     }
 
     /// Whether a fault still waits for its request.
     pub(crate) fn fault_is_pending(&self) -> bool {
-        !lock(&self.shared.planned).is_empty()
+        !lock(&self.watch.planned).is_empty()
     }
 
     /// Counts the requests forwarded so far: a mark for [`Self::since`].
     pub(crate) fn mark(&self) -> usize {
-        lock(&self.shared.log).len()
+        self.proxy.log().forwarded_so_far()
     }
 
     /// Waits at most a second until DynamoDB has answered a request that was forwarded after the mark.
     pub(crate) async fn answered_since(&self, mark: usize) {
         for _ in 0..100 {
-            if self.since(mark).iter().any(|exchange| exchange.status.is_some()) {
+            if self.since(mark).iter().any(|exchange| exchange.served.is_some()) {
                 return;
             }
             clock::pause(Duration::from_millis(10)).await;
@@ -223,101 +164,49 @@ impl Wire {
 
     /// Returns the requests forwarded since the mark.
     pub(crate) fn since(&self, mark: usize) -> Vec<Exchange> {
-        lock(&self.shared.log).get(mark..).unwrap_or_default().to_vec()
+        self.proxy.log().forwarded(mark)
     }
 }
 
-impl Shared {
-    async fn handle(self: Arc<Self>, request: Request<Bytes>) -> Result<Response<Bytes>, HangUp> {
-        let (parts, body) = request.into_parts();
-        let exchange = self.read(&parts, &body);
-        if lock(&self.outage).as_mut().is_some_and(|outage| outage.is_met_by(&exchange)) {
-            let failed = json!({ "__type": "InternalServerError", "message": "the rehearsal made this item unreachable" });
-            return Ok(http::json(StatusCode::INTERNAL_SERVER_ERROR, &failed));
-        }
-        let mut is_cut = false;
-        match self.interference_at(exchange.meaning) {
-            None => {}
-            Some(Interference::Cut(fault)) if fault.is_applied() == Some(true) => is_cut = true,
-            Some(Interference::Cut(_)) => return Err(HangUp),
-            Some(Interference::Hold { reached, released }) => {
-                // If nobody waits in `Hold::reached`, the request still waits for its release.
-                let _ = reached.send(());
-                released.await.map_err(|_| HangUp)?;
-            }
-        }
-        // In its own task, forwarding continues even if the client hangs up: DynamoDB may still answer, and the log
-        // needs the status.
-        let forwarded = tokio::spawn(async move { self.forward(exchange, parts, body).await });
-        let response = forwarded.await.map_err(|_| HangUp)?;
-        if is_cut { Err(HangUp) } else { Ok(response) }
-    }
-
-    fn read(&self, parts: &Parts, body: &[u8]) -> Exchange {
-        let text =
-            |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let operation = text("x-amz-target").rsplit('.').next().unwrap_or_default().to_owned();
-        let request: Value = serde_json::from_slice(body).unwrap_or_default();
-        let tables = tables_of(&request);
-        let to_store = tables.contains(&self.tables.idempotency.as_str());
-        let meaning = if to_store {
-            meaning_to_store(&operation, &request)
-        } else if operation == "PutItem" && tables.contains(&self.tables.payments.as_str()) {
-            Meaning::Payment
-        } else {
-            Meaning::Other
-        };
-        let id = request.pointer("/Item/id/S").or_else(|| request.pointer("/Key/id/S"));
-        Exchange {
-            operation,
-            to_store,
-            meaning,
-            first_attempt: !text("amz-sdk-request").contains("attempt=")
-                || text("amz-sdk-request").contains("attempt=1;"),
-            id: id.and_then(Value::as_str).map(str::to_owned),
-            token: request.get("ClientRequestToken").and_then(Value::as_str).map(str::to_owned),
-            status: None,
+impl Rules for Watch {
+    fn read(&self, exchange: &mut Exchange, body: &Value) {
+        let tables = tables_of(body);
+        exchange.to_store = tables.contains(&self.tables.idempotency.as_str());
+        if !exchange.to_store {
+            let is_payment =
+                exchange.operation == "PutItem" && tables.contains(&self.tables.payments.as_str());
+            exchange.meaning = if is_payment { Meaning::Payment } else { Meaning::Other };
         }
     }
 
-    /// Takes the first interference that is due at a request with this meaning, so that it happens only once. Each
-    /// other interference that waits for this meaning counts the request as passed.
-    fn interference_at(&self, meaning: Meaning) -> Option<Interference> {
+    /// Takes the first interference that is due at this request, so that it happens only once. Each other
+    /// interference that waits for such a request counts the request as passed.
+    fn interference(&self, exchange: &Exchange) -> Option<Interference> {
+        if lock(&self.outage).as_mut().is_some_and(|outage| outage.is_met_by(exchange)) {
+            return Some(Interference::Break(HttpWay::ErrorBefore));
+        }
         let mut planned = lock(&self.planned);
-        let due = planned.iter().position(|one| one.at == meaning && one.to_pass == 0);
+        let waits = |one: &Planned| is_at(one.at, exchange.meaning);
+        let due = planned.iter().position(|one| waits(one) && one.to_pass == 0);
         let due = due.map(|position| planned.remove(position).interference);
-        for waiting in planned.iter_mut().filter(|one| one.at == meaning) {
+        for waiting in planned.iter_mut().filter(|one| waits(one)) {
             waiting.to_pass = waiting.to_pass.saturating_sub(1);
         }
         due
     }
-
-    async fn forward(&self, exchange: Exchange, mut parts: Parts, body: Bytes) -> Response<Bytes> {
-        let index = {
-            let mut log = lock(&self.log);
-            log.push(exchange);
-            log.len() - 1
-        };
-        parts.headers.remove(header::CONNECTION);
-        let mut response = match http::send(&self.upstream, Request::from_parts(parts, body)).await {
-            Ok(response) => response,
-            Err(words) => http::json(
-                StatusCode::BAD_GATEWAY,
-                &json!({ "__type": "InternalServerError", "message": format!("the rehearsal's wire: {words}") }),
-            ),
-        };
-        // The body was read whole, so its length is known, and its original framing doesn't matter.
-        response.headers_mut().remove(header::TRANSFER_ENCODING);
-        response.headers_mut().remove(header::CONNECTION);
-        if let Some(exchange) = lock(&self.log).get_mut(index) {
-            exchange.status = Some(response.status());
-        }
-        response
-    }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Whether a request with this meaning comes before or after `point`.
+fn is_at(point: Point, meaning: Meaning) -> bool {
+    match point {
+        Point::Before(call) | Point::After(call) if call.is_settlement() => meaning.settles(),
+        Point::Before(Call::TakeOver) | Point::After(Call::TakeOver) => meaning == Meaning::TakeOver,
+        Point::Before(call) | Point::After(call) if call.is_claim() => {
+            matches!(meaning, Meaning::Claim | Meaning::Reclaim)
+        }
+        Point::BeforeEffect | Point::AfterEffect => meaning == Meaning::Payment,
+        _ => false,
+    }
 }
 
 /// The tables that a request names: in `TableName`, as the keys of `RequestItems`, or inside `TransactItems`.
@@ -335,39 +224,13 @@ fn tables_of(request: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// Recognises a request to the store by the names of states in it: these are fixed, whereas attribute names can be
-/// configured.
-fn meaning_to_store(operation: &str, request: &Value) -> Meaning {
-    match operation {
-        "PutItem" if texts(request.get("Item")).contains(&"STARTED") => Meaning::Claim,
-        "UpdateItem" => meaning_of_update(request),
-        "TransactWriteItems" => {
-            let actions = request.get("TransactItems").and_then(Value::as_array).into_iter().flatten();
-            let updates = actions.filter_map(|action| action.get("Update"));
-            let settles = updates.map(meaning_of_update).any(|meaning| meaning == Meaning::Settle);
-            if settles { Meaning::Settle } else { Meaning::Other }
-        }
-        _ => Meaning::Other,
+#[cfg(test)]
+impl Exchange {
+    /// A request to the store, in its first attempt, that was answered with this status.
+    pub(crate) fn answered_with(meaning: Meaning, status: u16) -> Self {
+        let served = Some(Served { status, ..Served::default() });
+        Self { to_store: true, meaning, first_attempt: true, served, ..Self::default() }
     }
-}
-
-/// Recognises an update by the texts among its values. A settlement names its new state. A takeover names two owners:
-/// the previous one in its condition, and the new one in its update. An extension names only one owner.
-fn meaning_of_update(request: &Value) -> Meaning {
-    let texts = texts(request.get("ExpressionAttributeValues"));
-    if texts.iter().any(|text| matches!(*text, "COMPLETED" | "FAILED" | "RELEASED")) {
-        Meaning::Settle
-    } else if texts.iter().filter(|text| **text != "STARTED").count() >= 2 {
-        Meaning::Takeover
-    } else {
-        Meaning::Other
-    }
-}
-
-/// The text values among an item's attributes.
-fn texts(attributes: Option<&Value>) -> Vec<&str> {
-    let attributes = attributes.and_then(Value::as_object).into_iter().flatten();
-    attributes.filter_map(|(_, value)| value.get("S")?.as_str()).collect()
 }
 
 #[cfg(test)]

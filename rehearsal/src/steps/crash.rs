@@ -12,9 +12,9 @@ use crate::{
     judge::Verdict,
     measured::Measured,
     problem::Result,
-    report::{Row, outcome_of},
+    report::{Row, settlements_of},
     stage::{Form, LEASE_LIMIT, ORDINARY_LIMIT, Stage, World},
-    wire::{Hold, Meaning},
+    wire::Hold,
 };
 
 /// The point before the process sends its completion, or the transaction that contains it.
@@ -357,7 +357,7 @@ fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.replay(successor, late).runs(measured, 0).payments(measured, 0);
     verdict.claims(measured, 0).settled(measured, 0);
-    let tried = outcome_of(&measured.passed, Meaning::Settle);
+    let tried = settlements_of(&measured.passed);
     verdict.must(!tried.is_empty(), || "the late completion never reached the wire".into());
     verdict
 }
@@ -367,7 +367,7 @@ fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
 pub(super) fn cut_off(late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.in_progress(late).runs(measured, 0).payments(measured, 0).claims(measured, 0);
-    let tried = outcome_of(&measured.passed, Meaning::Settle);
+    let tried = settlements_of(&measured.passed);
     verdict.must(tried.is_empty(), || "the handler was cut off, but the function sent a completion".into());
     verdict
 }
@@ -392,24 +392,10 @@ fn change(before: &Value, after: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hyper::StatusCode;
     use serde_json::json;
 
     use super::*;
-    use crate::wire::Exchange;
-
-    fn exchange(meaning: Meaning, status: StatusCode) -> Exchange {
-        let operation = "UpdateItem".into();
-        Exchange {
-            operation,
-            to_store: true,
-            meaning,
-            first_attempt: true,
-            id: None,
-            token: None,
-            status: Some(status),
-        }
-    }
+    use crate::wire::{Exchange, Meaning};
 
     fn measured(passed: Vec<Exchange>) -> Measured {
         Measured { runs: Some(0), payments: Some(0), passed }
@@ -418,9 +404,9 @@ mod tests {
     #[test]
     fn a_late_completion_must_be_refused() {
         let outcome = Answer::Payload(b"1".to_vec());
-        let refused = measured(vec![exchange(Meaning::Settle, StatusCode::BAD_REQUEST)]);
+        let refused = measured(vec![Exchange::answered_with(Meaning::Complete, 400)]);
         assert_eq!(fenced(&outcome, &outcome, &refused).faults(), Vec::<String>::new());
-        let applied = measured(vec![exchange(Meaning::Settle, StatusCode::OK)]);
+        let applied = measured(vec![Exchange::answered_with(Meaning::Complete, 200)]);
         assert_eq!(fenced(&outcome, &outcome, &applied).faults(), ["1 claim was settled (expected 0)"]);
         let unseen = fenced(&outcome, &outcome, &measured(Vec::new())).faults();
         assert_eq!(unseen, ["the late completion never reached the wire"]);
@@ -433,7 +419,7 @@ mod tests {
     fn cut_off_handler_settles_nothing() {
         let refusal = Answer::Error { kind: "Idempotency.InProgress".into(), message: "cut off".into() };
         assert_eq!(cut_off(&refusal, &measured(Vec::new())).faults(), Vec::<String>::new());
-        let settled = measured(vec![exchange(Meaning::Settle, StatusCode::BAD_REQUEST)]);
+        let settled = measured(vec![Exchange::answered_with(Meaning::Complete, 400)]);
         let faults = cut_off(&refusal, &settled).faults();
         assert_eq!(faults, ["the handler was cut off, but the function sent a completion"]);
         assert_eq!(cut_off(&Answer::Payload(b"1".to_vec()), &measured(Vec::new())).faults().len(), 1);
@@ -441,7 +427,8 @@ mod tests {
 
     #[test]
     fn an_interrupted_run_settles_nothing() {
-        let claimed = Measured { runs: Some(1), ..measured(vec![exchange(Meaning::Claim, StatusCode::OK)]) };
+        let claimed =
+            Measured { runs: Some(1), ..measured(vec![Exchange::answered_with(Meaning::Claim, 200)]) };
         assert_eq!(interrupted(&claimed, true, false).faults(), Vec::<String>::new());
         let faults = interrupted(&claimed, false, true).faults();
         assert_eq!(
@@ -453,7 +440,7 @@ mod tests {
     #[test]
     fn user_function_may_have_written_chunks() {
         let requests = [Meaning::Claim, Meaning::Other, Meaning::Other];
-        let passed = requests.map(|meaning| exchange(meaning, StatusCode::OK)).to_vec();
+        let passed = requests.map(|meaning| Exchange::answered_with(meaning, 200)).to_vec();
         let users = Measured { runs: Some(1), payments: None, passed: passed.clone() };
         assert_eq!(interrupted(&users, true, false).faults(), Vec::<String>::new());
         let example = Measured { runs: Some(1), payments: Some(0), passed };

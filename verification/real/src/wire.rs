@@ -8,7 +8,7 @@
 //! server's answers and the callers' answers.
 //!
 //! The check first puts every fault on every request of every scenario, one fault at a time. Random runs with up to
-//! three faults follow. [`long`] has the faults that last for seconds. A run's number or seed fixes its plan, but not the timing of threads and sockets. So it may
+//! three faults follow. `long` has the faults that last for seconds. A run's number or seed fixes its plan, but not the timing of threads and sockets. So it may
 //! take a few repetitions to see a rare finding again.
 
 mod answer;
@@ -19,10 +19,7 @@ mod case;
 mod coverage;
 mod judge;
 mod long;
-pub(crate) mod meaning;
-pub(crate) mod message;
 mod play;
-pub(crate) mod proxy;
 mod report;
 mod round;
 mod sabotage;
@@ -30,9 +27,12 @@ mod scenario;
 mod stage;
 mod told;
 mod watched;
-pub(crate) mod way;
+mod way;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use lambda_idempotency_rehearsal::{
     clock,
@@ -51,8 +51,13 @@ use crate::{servers::Server, site::Kind};
 
 pub use self::{
     budget::Lateness, coverage::Coverage, long::LongExtent, long::LongFault, long::check_long,
-    meaning::Meaning, proxy::Proxy, report::Report, sabotage::Sabotage, way::HttpWay, way::Medium, way::When,
+    report::Report, sabotage::Sabotage, way::Medium,
 };
+pub use lambda_idempotency_rehearsal::wire::{HttpWay, Meaning, Proxy, When};
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The runs to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

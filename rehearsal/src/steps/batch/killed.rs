@@ -13,7 +13,6 @@ use crate::{
     problem::Result,
     report::Row,
     stage::{Stage, World},
-    wire::Meaning,
 };
 
 const NAME: (&str, &str) = ("11", "killed in the middle of a batch");
@@ -70,7 +69,7 @@ pub(in super::super) async fn kill<'w>(world: &'w World, orders: &'w Orders) -> 
 fn interrupted(killed: &Measured, shipped: &[Shipped], held: bool) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.must(held, || format!("fewer than {DONE} orders were done after {} s", LIMIT.as_secs()));
-    let claims = killed.requests().filter(|one| one.meaning == Meaning::Claim);
+    let claims = killed.requests().filter(|one| one.meaning.claims());
     let begun: BTreeSet<_> = claims.filter_map(|one| one.id.as_deref()).collect();
     let (begun, settled) = (begun.len(), killed.settled());
     verdict.must(begun <= settled + CONCURRENCY, || {
@@ -145,26 +144,20 @@ fn check_last_delivery(verdict: &mut Verdict, before: &[Vec<Shipped>; 2], last: 
 
 #[cfg(test)]
 mod tests {
-    use hyper::StatusCode;
-
     use super::*;
-    use crate::{answer::Answer, wire::Exchange};
+    use crate::{
+        answer::Answer,
+        wire::{Exchange, Meaning},
+    };
 
     fn exchanges(meaning: Meaning, count: usize) -> impl Iterator<Item = Exchange> {
-        (0..count).map(move |nth| Exchange {
-            operation: "PutItem".into(),
-            to_store: true,
-            meaning,
-            first_attempt: true,
-            id: Some(nth.to_string()),
-            token: None,
-            status: Some(StatusCode::OK),
-        })
+        (0..count)
+            .map(move |nth| Exchange { id: Some(nth.to_string()), ..Exchange::answered_with(meaning, 200) })
     }
 
     /// Measurements with this many claims, and this many of them settled.
     fn measured(claims: usize, settled: usize) -> Measured {
-        let passed = exchanges(Meaning::Claim, claims).chain(exchanges(Meaning::Settle, settled)).collect();
+        let passed = exchanges(Meaning::Claim, claims).chain(exchanges(Meaning::Complete, settled)).collect();
         Measured { runs: None, payments: None, passed }
     }
 

@@ -25,6 +25,7 @@ use lambda_idempotency::{
 use lambda_idempotency_rehearsal::{
     clock,
     problem::{Context, Problem, Result},
+    wire::{Proxy, When},
 };
 
 use super::{
@@ -34,7 +35,6 @@ use super::{
 use crate::{
     site::{Ahead, Site},
     tcp::{Protocol, TcpProxy},
-    wire::{message::Upstream, proxy::Proxy, way::When},
 };
 
 /// The function's timeout: Lambda's default.
@@ -66,7 +66,7 @@ impl Wire {
         Ok(match way {
             Way::DynamoDb(_) => {
                 let upstream = format!("http://{server}").parse().context("invalid server address")?;
-                let proxy = Proxy::start(Upstream::new(upstream), [].into(), ATTEMPT).await;
+                let proxy = Proxy::before(upstream, ATTEMPT).await;
                 Self::DynamoDb(proxy.context("couldn't start the proxy")?)
             }
             Way::Postgres(_) => Self::Tcp(tcp(Protocol::Postgres).await?),

@@ -5,7 +5,9 @@ use std::{fmt, time::Duration};
 use lambda_idempotency::testing::Fault;
 use testkit::random::Random;
 
-use crate::{site::Kind, tcp::TcpWay, wire::way::HttpWay};
+use lambda_idempotency_rehearsal::wire::HttpWay;
+
+use crate::{site::Kind, tcp::TcpWay};
 
 /// How the wire breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{answer::Answer, proxy::lock, scenario::Scenario, stage};
+use super::{answer::Answer, lock, scenario::Scenario, stage};
 
 /// The `errorType` of the function's errors, and of the failures that the check itself records.
 const FAILED: &str = "Wire";

@@ -11,7 +11,7 @@ use std::{
 use lambda_idempotency_rehearsal::clock;
 use tokio::task::JoinHandle;
 
-use super::{case::Case, proxy::lock};
+use super::{case::Case, lock};
 
 /// How often one claim may lose against another delivery, as in `protocol/acquire.rs`.
 pub(super) const MAX_LOSSES: u32 = 4;

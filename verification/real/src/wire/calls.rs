@@ -16,14 +16,16 @@ use lambda_idempotency::{
     store::{Owner, Status, Store},
     testing::Fault,
 };
-use lambda_idempotency_rehearsal::clock;
+use lambda_idempotency_rehearsal::{
+    clock,
+    wire::{Exchange, HttpWay, Log, Meaning, Served},
+};
 
 use super::{
     case::Case,
-    meaning::Meaning,
-    proxy::{Exchange, Log, Served, lock},
+    lock,
     told::{Brief, Told},
-    way::HttpWay,
+    way::OverTcp as _,
 };
 use crate::tcp::TcpProxy;
 
@@ -97,7 +99,7 @@ impl Calls {
         let nth = {
             let mut log = lock(&self.log);
             let at = self.begun.elapsed();
-            log.push(Exchange { at, meaning, fault: None, served: None, answered: None });
+            log.push(Exchange { at, meaning, ..Exchange::default() });
             log.len() - 1
         };
         if let Some(fault) = self.plan.get(&nth).and_then(|fault| fault.over_tcp()) {

@@ -8,11 +8,12 @@ use std::{
 use lambda_idempotency::testing::Fault;
 use testkit::random::Random;
 
+use lambda_idempotency_rehearsal::wire::{HttpWay, Meaning};
+
 use super::{
-    meaning::Meaning,
     round::Long,
     scenario::{self, Prior, Scenario},
-    way::{HttpWay, Medium},
+    way::{Medium, OverTcp as _},
 };
 
 /// How the SDK retries inside one call.

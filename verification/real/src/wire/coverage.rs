@@ -7,10 +7,9 @@ use std::{
 
 use lambda_idempotency::testing::Fault;
 
-use super::{
-    meaning::Meaning,
-    way::{HttpWay, Medium},
-};
+use lambda_idempotency_rehearsal::wire::{HttpWay, Meaning};
+
+use super::way::{Medium, OverTcp as _};
 
 /// The counts, by the kind of call and the fault.
 #[derive(Clone, Debug)]
@@ -40,10 +39,15 @@ impl Coverage {
         cells.filter(|cell| self.is_reachable(*cell) && !self.counts.contains_key(cell)).collect()
     }
 
+    /// Whether the call can happen.
+    const fn has(&self, meaning: Meaning) -> bool {
+        matches!(self.medium, Medium::Http) || !meaning.is_of_chunks()
+    }
+
     /// Whether the fault can hit the call. `HideRecord` leaves the record out of the answer to a failed condition, so
     /// it needs a conditional write.
     fn is_reachable(&self, (meaning, fault): (Meaning, HttpWay)) -> bool {
-        let happens = meaning.happens_over(self.medium) && fault.happens_over(self.medium);
+        let happens = self.has(meaning) && fault.happens_over(self.medium);
         happens && (fault.amounts_to() != Fault::HideRecord || meaning.has_condition())
     }
 }
@@ -51,7 +55,7 @@ impl Coverage {
 impl Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:18}", "")?;
-        let meanings = Meaning::ALL.into_iter().filter(|meaning| meaning.happens_over(self.medium));
+        let meanings = Meaning::ALL.into_iter().filter(|meaning| self.has(*meaning));
         for meaning in meanings.clone() {
             write!(f, "{:>13}", meaning.to_string())?;
         }

@@ -22,10 +22,11 @@ use lambda_idempotency::{
     time::Timestamp,
 };
 
+use lambda_idempotency_rehearsal::wire::Meaning;
+
 use super::{
     answer::Answer,
     case::Retries,
-    meaning::Meaning,
     play::{Facts, failure, is_response_of},
     scenario::{Baseline, Rival},
     stage::{PRIOR, RIVAL, Said, Snapshot},

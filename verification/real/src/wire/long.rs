@@ -1,6 +1,6 @@
 //! Long faults: a server restarts, or DynamoDB throttles or refuses for seconds, while operations are settled.
 //!
-//! Unlike the faults of a [`Case`], a long fault hits all operations of a round. When all their handlers are running,
+//! Unlike the faults of a `Case`, a long fault hits all operations of a round. When all their handlers are running,
 //! and each invocation has about 30 s left, the fault begins. Each handler returns at a random time, shortly before the
 //! fault or during it. The library must record every outcome, so the judge of the other runs expects the usual answer
 //! and no gap. The stores connect with the library's defaults, and nobody watches their calls.
@@ -20,6 +20,7 @@ use lambda_idempotency::{StoredKey, store::Store, testing::Fault};
 use lambda_idempotency_rehearsal::{
     clock,
     problem::{Context, Problem, Result},
+    wire::{HttpWay, Proxy},
 };
 use testkit::random::Random;
 use tokio::{task::JoinSet, time::timeout};
@@ -29,12 +30,11 @@ use super::{
     case::{Case, Origin, Retries},
     judge::judge,
     play::play_through,
-    proxy::Proxy,
     report::Report,
     round::{Long, Round},
     scenario,
     stage::Stage,
-    way::{HttpWay, Medium},
+    way::Medium,
 };
 use crate::{
     site::{Host, Kind, Site},

@@ -14,6 +14,7 @@ use lambda_idempotency::{
 use lambda_idempotency_rehearsal::{
     clock,
     problem::{Context, Problem, Result},
+    wire::Exchange,
 };
 use testkit::random::{Random, fresh_seed};
 
@@ -22,7 +23,7 @@ use super::{
     behind,
     budget::{self, Lateness, SETTLE_WITHIN, TimeOuts},
     case::Case,
-    proxy::{Exchange, lock},
+    lock,
     round::{Long, TIME_LEFT},
     scenario::{Handler, Scenario, Size},
     stage::{FUNCTION, NO_TIME, Snapshot, Stage, Subject},

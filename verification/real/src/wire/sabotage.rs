@@ -15,7 +15,9 @@ use lambda_idempotency::{
     time::Timestamp,
 };
 
-use super::{case::Case, proxy::lock, way::HttpWay};
+use lambda_idempotency_rehearsal::wire::HttpWay;
+
+use super::{case::Case, lock};
 
 /// How the store breaks a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

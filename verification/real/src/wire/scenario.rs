@@ -1,14 +1,11 @@
 //! The scenarios: each is a delivery and the record before it. Together they reach every call of the protocol.
 
-use super::{
-    meaning::Meaning::{
-        self, Claim, Complete, Fail, Look, PartRead, PartWritten, Reclaim, Release, TakeOver,
-    },
-    way::{
-        HttpWay::{self, CutAfter, CutBefore, ErrorBefore},
-        Medium,
-    },
+use lambda_idempotency_rehearsal::wire::{
+    HttpWay::{self, CutAfter, CutBefore, ErrorBefore},
+    Meaning::{self, Claim, Complete, Fail, Look, PartRead, PartWritten, Reclaim, Release, TakeOver},
 };
+
+use super::way::Medium;
 
 /// The table's record before the delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

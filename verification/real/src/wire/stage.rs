@@ -23,17 +23,18 @@ use lambda_idempotency::{
     },
     time::{Clock, Timestamp, system_clock},
 };
-use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
+use lambda_idempotency_rehearsal::{
+    problem::{Context, Problem, Result},
+    wire::{Proxy, Upstream, When},
+};
 
 use super::{
     budget::TimeOuts,
     calls::{Calls, Notes},
     case::{Case, Retries},
-    message::Upstream,
-    proxy::Proxy,
     sabotage::{Sabotage, sabotaged},
     scenario::{Handler, Prior, Rival, Scenario},
-    way::{Medium, When},
+    way::Medium,
 };
 use crate::{
     servers::{Server, config_of, fresh_table},
@@ -217,7 +218,7 @@ impl Stage {
     ) -> Result<(Between, Arc<dyn Store>)> {
         match &self.way {
             Way::DynamoDb { upstream, table, .. } => {
-                let proxy = Proxy::start(Upstream::clone(upstream), case.plan(), time_outs.attempt).await;
+                let proxy = Proxy::planned(Upstream::clone(upstream), case.plan(), time_outs.attempt).await;
                 let proxy = proxy.context("couldn't start the proxy")?;
                 let store = self.dynamodb(table, &proxy.endpoint(), case.retries, time_outs).await?;
                 Ok((Between::Http(proxy), store))

@@ -13,12 +13,11 @@ use lambda_idempotency::{
     store::{BoxFuture, Owner, Put, PutOutcome, Record, ResponseChunks, Store, StoreError, StoreErrorKind},
     time::Timestamp,
 };
-use lambda_idempotency_rehearsal::clock;
+use lambda_idempotency_rehearsal::{clock, wire::Meaning};
 
 use super::{
     calls::{Left, Notes},
-    meaning::Meaning,
-    proxy::lock,
+    lock,
     told::{Brief, Told},
 };
 

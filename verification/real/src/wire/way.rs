@@ -1,111 +1,10 @@
-//! The ways in which the wire causes faults.
+//! The ways to break HTTP, and those that correspond to them over plain TCP.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 
-use lambda_idempotency::testing::Fault;
+use lambda_idempotency_rehearsal::wire::{HttpWay, When};
 
 use crate::tcp::TcpWay;
-
-/// How the wire breaks one request. [`amounts_to`](Self::amounts_to) returns the fault that this causes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum HttpWay {
-    /// The connection is cut; the server never sees the request.
-    CutBefore,
-    /// The server applies the request, and the connection is cut before the answer.
-    CutAfter,
-    /// `500 InternalServerError`; the server never sees the request.
-    ErrorBefore,
-    /// The server applies the request, and the client gets `500 InternalServerError`.
-    ErrorAfter,
-    /// No answer. The server never sees the request.
-    HangBefore,
-    /// No answer, though the server applies the request.
-    HangAfter,
-    /// `400 ProvisionedThroughputExceededException` or `ThrottlingException`. The server doesn't apply the request.
-    Throttle,
-    /// `400 TransactionConflictException`. The server doesn't apply the request.
-    Conflict,
-    /// The true answer, byte by byte, within the attempt's timeout.
-    FastDrip,
-    /// The true answer, byte by byte, over a longer time than the attempt's timeout.
-    SlowDrip,
-    /// The server applies the request. The answer isn't HTTP.
-    NotHttp,
-    /// The server applies the request. The answer is `200` with a page of HTML.
-    NotJson,
-    /// The server applies the request. The answer is a complete HTTP message, but its JSON ends in the middle.
-    HalfJson,
-    /// The server applies the request. Half of the announced body arrives, then nothing.
-    Stalled,
-    /// The server applies the request. Half of the announced body arrives, then the connection closes.
-    Truncated,
-    /// The server applies the request. The answer is `200` with JSON of another shape.
-    WrongShape,
-    /// The answer to a failed condition lacks the old item.
-    NoOldItem,
-    /// The proxy gives no answer, and forwards the request only after the client has given up.
-    Late(When),
-}
-
-/// When a held request is forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum When {
-    /// Shortly after the client has given up, while the library still handles the timeout.
-    Soon,
-    /// After the delivery was answered.
-    AfterAnswer,
-    /// After the next delivery was answered.
-    AfterRedelivery,
-}
-
-impl HttpWay {
-    /// Returns the fault that this way causes.
-    pub const fn amounts_to(self) -> Fault {
-        match self {
-            Self::CutBefore => Fault::LoseRequest,
-            Self::CutAfter
-            | Self::SlowDrip
-            | Self::NotHttp
-            | Self::NotJson
-            | Self::HalfJson
-            | Self::Stalled
-            | Self::Truncated
-            | Self::WrongShape => Fault::LoseAnswer,
-            Self::ErrorBefore | Self::ErrorAfter => Fault::InternalError,
-            Self::HangBefore => Fault::Silence,
-            Self::HangAfter => Fault::SilenceAfter,
-            Self::Throttle => Fault::Throttle,
-            Self::Conflict => Fault::Conflict,
-            Self::FastDrip => Fault::Slow,
-            Self::NoOldItem => Fault::HideRecord,
-            Self::Late(_) => Fault::Late,
-        }
-    }
-
-    /// Every way.
-    pub const ALL: [Self; 20] = [
-        Self::CutBefore,
-        Self::CutAfter,
-        Self::ErrorBefore,
-        Self::ErrorAfter,
-        Self::HangBefore,
-        Self::HangAfter,
-        Self::Throttle,
-        Self::Conflict,
-        Self::FastDrip,
-        Self::SlowDrip,
-        Self::NotHttp,
-        Self::NotJson,
-        Self::HalfJson,
-        Self::Stalled,
-        Self::Truncated,
-        Self::WrongShape,
-        Self::NoOldItem,
-        Self::Late(When::Soon),
-        Self::Late(When::AfterAnswer),
-        Self::Late(When::AfterRedelivery),
-    ];
-}
 
 /// The kind of connection between a store and its server. It decides how the proxy can break requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,10 +15,31 @@ pub enum Medium {
     Tcp,
 }
 
-impl HttpWay {
+/// The ways of HTTP, over TCP.
+pub(super) trait OverTcp: Copy {
     /// Returns the corresponding way over TCP. There's none for answers that only HTTP or DynamoDB gives, for
-    /// [`FastDrip`](Self::FastDrip), and for requests that are held until after the next delivery.
-    pub(super) const fn over_tcp(self) -> Option<TcpWay> {
+    /// [`FastDrip`](HttpWay::FastDrip), and for requests that are held until after the next delivery.
+    fn over_tcp(self) -> Option<TcpWay>;
+
+    /// Whether this way is possible over this medium.
+    fn happens_over(self, medium: Medium) -> bool {
+        matches!(medium, Medium::Http) || self.over_tcp().is_some()
+    }
+
+    /// Returns this way's name in reports on runs over `medium`.
+    fn name_over(self, medium: Medium) -> String
+    where
+        Self: Display,
+    {
+        match (medium, self.over_tcp()) {
+            (Medium::Tcp, Some(fault)) => fault.to_string(),
+            _ => self.to_string(),
+        }
+    }
+}
+
+impl OverTcp for HttpWay {
+    fn over_tcp(self) -> Option<TcpWay> {
         match self {
             Self::CutBefore => Some(TcpWay::CloseBefore),
             Self::CutAfter => Some(TcpWay::CloseAfter),
@@ -143,50 +63,12 @@ impl HttpWay {
             | Self::Late(When::AfterRedelivery) => None,
         }
     }
-
-    /// Whether this way is possible over this medium.
-    pub(super) const fn happens_over(self, medium: Medium) -> bool {
-        matches!(medium, Medium::Http) || self.over_tcp().is_some()
-    }
-
-    /// Returns this way's name in reports on runs over `medium`.
-    pub(super) fn name_over(self, medium: Medium) -> String {
-        match (medium, self.over_tcp()) {
-            (Medium::Tcp, Some(fault)) => fault.to_string(),
-            _ => self.to_string(),
-        }
-    }
-}
-
-impl Display for HttpWay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::CutBefore => "cut before",
-            Self::CutAfter => "cut after",
-            Self::ErrorBefore => "500 before",
-            Self::ErrorAfter => "500 after",
-            Self::HangBefore => "hang before",
-            Self::HangAfter => "hang after",
-            Self::Throttle => "throttle",
-            Self::Conflict => "conflict",
-            Self::FastDrip => "fast drip",
-            Self::SlowDrip => "slow drip",
-            Self::NotHttp => "not HTTP",
-            Self::NotJson => "not JSON",
-            Self::HalfJson => "half JSON",
-            Self::Stalled => "stalled body",
-            Self::Truncated => "cut body",
-            Self::WrongShape => "wrong shape",
-            Self::NoOldItem => "no old item",
-            Self::Late(When::Soon) => "late, soon",
-            Self::Late(When::AfterAnswer) => "late, answered",
-            Self::Late(When::AfterRedelivery) => "late, redelivered",
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use lambda_idempotency::testing::Fault;
+
     use super::*;
 
     #[test]

@@ -1,7 +1,9 @@
 //! Checks that the results of the store calls were true and came in time.
 
+use lambda_idempotency_rehearsal::wire::Exchange;
+
 use super::{Judge, Meaning, Told};
-use crate::wire::{answer::Answer, budget, play::Facts, proxy::Exchange, round::TIME_LEFT, watched::Call};
+use crate::wire::{answer::Answer, budget, play::Facts, round::TIME_LEFT, watched::Call};
 
 impl Judge<'_> {
     pub(super) fn calls(&mut self) {

@@ -13,13 +13,15 @@ use crate::wire::{
     budget::{SETTLE_WITHIN, TimeOuts},
     case::{Case, Origin},
     play::{Delivery, Effect},
-    proxy::{Exchange, Served},
     scenario,
     told::Brief,
     watched::Call,
-    way::{HttpWay, Medium},
+    way::Medium,
 };
-use lambda_idempotency_rehearsal::clock;
+use lambda_idempotency_rehearsal::{
+    clock,
+    wire::{Exchange, HttpWay, Served},
+};
 
 const NOW: u64 = 1_795_000_000_000;
 const MINE: Owner = Owner::from_bytes([1; 16]);
@@ -84,7 +86,8 @@ fn call(meaning: Meaning, request: usize, told: Told) -> Call {
 fn exchange(meaning: Meaning, status: u16) -> Exchange {
     let error = (status != 200).then(|| "ConditionalCheckFailedException".to_owned());
     let at = Duration::from_millis(1);
-    Exchange { at, meaning, fault: None, served: Some(Served { at, status, error }), answered: Some(at) }
+    let served = Some(Served { at, status, error });
+    Exchange { at, meaning, served, answered: Some(at), ..Exchange::default() }
 }
 
 /// A first delivery that runs the handler, a duplicate, and another duplicate after all leases have ended.

@@ -5,10 +5,8 @@ use std::fmt::{self, Display};
 use lambda_idempotency::{store::Put, testing::Call};
 use serde_json::Value;
 
-use super::way::Medium;
-
 /// A call of the protocol: an operation of the store, and the request that performs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Meaning {
     /// T1: claims a key that has no record.
     Claim,
@@ -28,12 +26,15 @@ pub enum Meaning {
     PartWritten,
     /// Reads a chunk of a large response.
     PartRead,
-    /// Any other request, which is a violation.
+    /// The payment of the rehearsal's example function.
+    Payment,
+    /// Any other request.
+    #[default]
     Other,
 }
 
 impl Meaning {
-    /// Every meaning but `Other`.
+    /// Every meaning but `Payment` and `Other`.
     pub const ALL: [Self; 9] = [
         Self::Claim,
         Self::Reclaim,
@@ -47,7 +48,8 @@ impl Meaning {
     ];
 
     /// Returns the meaning of this put.
-    pub(super) fn of_put(put: &Put) -> Self {
+    #[must_use]
+    pub fn of_put(put: &Put) -> Self {
         match Call::of(put) {
             Call::Claim => Self::Claim,
             Call::Reclaim => Self::Reclaim,
@@ -65,6 +67,9 @@ impl Meaning {
     /// Returns the meaning of a request, judged only by its operation and body, and not by the library's call that sent
     /// it.
     pub(super) fn of_request(operation: &str, body: &Value) -> Self {
+        if operation == "TransactWriteItems" {
+            return Self::of_transaction(body);
+        }
         let condition = body.get("ConditionExpression").and_then(Value::as_str);
         let id = body.pointer("/Key/id/S").and_then(Value::as_str).unwrap_or_default();
         let new = |value: &str| {
@@ -72,6 +77,7 @@ impl Meaning {
         };
         match (operation, condition) {
             ("PutItem", None) if id_of_item(body).contains("#part#") => Self::PartWritten,
+            ("PutItem", Some(_)) if !is_claimed(body) => Self::Other,
             ("PutItem", Some(condition)) if condition.starts_with("attribute_not_exists") => Self::Claim,
             ("PutItem", Some(_)) => Self::Reclaim,
             // A new owner takes the claim over. A new status settles it.
@@ -88,25 +94,43 @@ impl Meaning {
         }
     }
 
-    /// Whether this call can happen over this medium. Only the DynamoDB store keeps chunks of a response.
-    pub(super) const fn happens_over(self, medium: Medium) -> bool {
-        matches!(medium, Medium::Http) || !matches!(self, Self::PartWritten | Self::PartRead)
+    /// A transaction has the meaning of the update in it that settles a claim.
+    fn of_transaction(body: &Value) -> Self {
+        let actions = body.get("TransactItems").and_then(Value::as_array).into_iter().flatten();
+        let updates = actions.filter_map(|action| action.get("Update"));
+        let mut meanings = updates.map(|update| Self::of_request("UpdateItem", update));
+        meanings.find(|meaning| meaning.settles()).unwrap_or_default()
+    }
+
+    /// Whether this call writes or reads a chunk of a response. Only the DynamoDB store has chunks.
+    #[must_use]
+    pub const fn is_of_chunks(self) -> bool {
+        matches!(self, Self::PartWritten | Self::PartRead)
     }
 
     /// Whether this call claims a key.
-    pub(super) const fn claims(self) -> bool {
+    #[must_use]
+    pub const fn claims(self) -> bool {
         matches!(self, Self::Claim | Self::Reclaim | Self::TakeOver)
     }
 
     /// Whether this call settles a claim.
-    pub(super) const fn settles(self) -> bool {
+    #[must_use]
+    pub const fn settles(self) -> bool {
         matches!(self, Self::Complete | Self::Fail | Self::Release)
     }
 
     /// Whether the answer to this call can be a failed condition.
-    pub(super) const fn has_condition(self) -> bool {
+    #[must_use]
+    pub const fn has_condition(self) -> bool {
         self.claims() || self.settles()
     }
+}
+
+/// Whether the request puts a STARTED record. The names of states are fixed, whereas attributes can be renamed.
+fn is_claimed(body: &Value) -> bool {
+    let attributes = body.get("Item").and_then(Value::as_object).into_iter().flatten();
+    attributes.filter_map(|(_, value)| value.get("S")?.as_str()).any(|text| text == "STARTED")
 }
 
 fn id_of_item(body: &Value) -> &str {
@@ -125,6 +149,7 @@ impl Display for Meaning {
             Self::Look => "look",
             Self::PartWritten => "part written",
             Self::PartRead => "part read",
+            Self::Payment => "payment",
             Self::Other => "other",
         })
     }
@@ -138,14 +163,17 @@ mod tests {
     #[test]
     fn requests_are_classified_by_their_conditions() {
         let values = |values: Value| json!({ "ConditionExpression": "#s=:vs AND #o=:vo", "ExpressionAttributeValues": values });
+        let put = |condition: &str, status: &str| json!({ "ConditionExpression": condition, "Item": { "status": { "S": status } } });
         let seen = values(json!({ ":vo": { "B": "YQ==" } }));
         let taken_over = values(json!({ ":vo": { "B": "YQ==" }, ":o": { "B": "Yg==" } }));
         let status = |status: &str| values(json!({ ":vo": { "B": "YQ==" }, ":s": { "S": status } }));
         let decided =
             values(json!({ ":vo": { "B": "YQ==" }, ":o": { "B": "Yg==" }, ":s": { "S": "FAILED" } }));
         for (meaning, operation, body) in [
-            (Meaning::Claim, "PutItem", json!({ "ConditionExpression": "attribute_not_exists(#k)" })),
-            (Meaning::Reclaim, "PutItem", seen.clone()),
+            (Meaning::Claim, "PutItem", put("attribute_not_exists(#k)", "STARTED")),
+            (Meaning::Reclaim, "PutItem", put("#s=:vs AND #o=:vo", "STARTED")),
+            // A run without a claim stores its outcome.
+            (Meaning::Other, "PutItem", put("attribute_not_exists(#k)", "COMPLETED")),
             (Meaning::TakeOver, "UpdateItem", taken_over),
             // The program under test neither extends a lease nor decides for an operator.
             (Meaning::Other, "UpdateItem", seen),
@@ -159,6 +187,12 @@ mod tests {
             // The protocol never writes a record without a condition.
             (Meaning::Other, "PutItem", json!({ "Item": { "id": { "S": "f/o#1" } } })),
             (Meaning::Other, "DeleteItem", json!({})),
+            (
+                Meaning::Complete,
+                "TransactWriteItems",
+                json!({ "TransactItems": [{ "Put": {} }, { "Update": status("COMPLETED") }] }),
+            ),
+            (Meaning::Other, "TransactWriteItems", json!({ "TransactItems": [{ "Put": {} }] })),
         ] {
             assert_eq!(Meaning::of_request(operation, &body), meaning);
         }

@@ -14,11 +14,10 @@ use std::{
 
 use hyper::Uri;
 use lambda_idempotency::testing::Fault;
-use lambda_idempotency_rehearsal::clock;
 use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{oneshot, watch},
     task::{JoinHandle, JoinSet},
 };
 
@@ -27,43 +26,84 @@ use super::{
     message::{Answer, Conversation, Request, Upstream, throttled},
     way::{HttpWay, When},
 };
+use crate::clock;
 
-/// One request and what happened to it. Keys and payloads aren't kept.
-#[derive(Clone, Debug)]
-pub(crate) struct Exchange {
+/// One request and what happened to it. Payloads aren't kept.
+#[derive(Clone, Debug, Default)]
+pub struct Exchange {
     /// When the request came, as the time since the proxy started.
-    pub(crate) at: Duration,
-    pub(crate) meaning: Meaning,
+    pub at: Duration,
+    /// The operation, such as `PutItem`.
+    pub operation: String,
+    /// Whether the request is for the table of records. If the proxy has no rules, every request is.
+    pub to_store: bool,
+    /// The request's part in the protocol.
+    pub meaning: Meaning,
+    /// Whether the request is the first attempt of its SDK call. Later attempts are the SDK's own retries.
+    pub first_attempt: bool,
+    /// The `id` of the item that the request puts or that its key names, if it has one.
+    pub id: Option<String>,
+    /// A transaction's token. DynamoDB applies transactions with the same token once.
+    pub token: Option<String>,
     /// How the wire broke the request, if it did.
-    pub(crate) fault: Option<HttpWay>,
+    pub fault: Option<HttpWay>,
     /// The server's answer, if the server got the request and answered.
-    pub(crate) served: Option<Served>,
+    pub served: Option<Served>,
     /// When the answer was completely written, if it was sent.
-    pub(crate) answered: Option<Duration>,
+    pub answered: Option<Duration>,
 }
 
 /// The server's answer, and when it came.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Served {
-    pub(crate) at: Duration,
-    pub(crate) status: u16,
-    pub(crate) error: Option<String>,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// The time since the proxy started.
+    pub at: Duration,
+    /// The answer's status.
+    pub status: u16,
+    /// The name of the error.
+    pub error: Option<String>,
+}
+
+/// Reads and breaks requests by their content, beside the proxy's own plan, which counts requests.
+pub(crate) trait Rules: fmt::Debug + Send + Sync {
+    /// Corrects the entry of a request in the log.
+    fn read(&self, exchange: &mut Exchange, body: &Value);
+
+    /// Decides how to interfere with a request.
+    fn interference(&self, exchange: &Exchange) -> Option<Interference>;
+}
+
+/// How the wire interferes with one request.
+#[derive(Debug)]
+pub(crate) enum Interference {
+    /// Breaks the request.
+    Break(HttpWay),
+    /// Notifies `reached`, and forwards the request only after `released`.
+    Hold {
+        /// Tells the holder that the request has come.
+        reached: oneshot::Sender<()>,
+        /// If the sender is dropped, the server never gets the request.
+        released: oneshot::Receiver<()>,
+    },
 }
 
 impl Exchange {
     /// Whether the server applied the write or answered the read.
-    pub(crate) fn applied(&self) -> bool {
+    #[must_use]
+    pub fn applied(&self) -> bool {
         self.served.as_ref().is_some_and(|served| served.status == 200)
     }
 
     /// Whether the request has a fault that can make a call fail.
-    pub(crate) fn is_broken(&self) -> bool {
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
         let fault = self.fault.map(HttpWay::amounts_to);
         !matches!(fault, None | Some(Fault::Slow | Fault::HideRecord))
     }
 
     /// Whether the server rejected the request because of its condition.
-    pub(crate) fn refused(&self) -> bool {
+    #[must_use]
+    pub fn refused(&self) -> bool {
         let error = self.served.as_ref().and_then(|served| served.error.as_deref());
         error.is_some_and(|error| error.contains("ConditionalCheckFailed"))
     }
@@ -101,10 +141,13 @@ pub struct Proxy {
 struct Shared {
     upstream: Upstream,
     plan: Mutex<BTreeMap<usize, HttpWay>>,
+    rules: Option<Arc<dyn Rules>>,
     /// The timeout of the client's attempts. It determines how long slow answers and late requests take.
     attempt: Duration,
     begun: Instant,
     log: Mutex<Vec<Exchange>>,
+    /// The numbers of the requests that were sent to the server, in this order.
+    forwarded: Mutex<Vec<usize>>,
     held: Mutex<Vec<(When, usize, Request)>>,
     is_closed: AtomicBool,
     /// How many requests are on their way to the server.
@@ -119,23 +162,39 @@ impl Proxy {
     ///
     /// If the proxy can't listen.
     pub async fn before(server: Uri, attempt: Duration) -> io::Result<Self> {
-        Self::start(Upstream::new(server), BTreeMap::new(), attempt).await
+        Self::planned(Upstream::new(server), BTreeMap::new(), attempt).await
     }
 
     /// Starts a proxy in front of `upstream`, on a free loopback port. `plan` has the faults, by request number from 0.
+    ///
+    /// # Errors
+    ///
+    /// If the proxy can't listen.
+    pub async fn planned(
+        upstream: Upstream,
+        plan: BTreeMap<usize, HttpWay>,
+        attempt: Duration,
+    ) -> io::Result<Self> {
+        Self::start(upstream, plan, attempt, None).await
+    }
+
+    /// Starts a proxy that also obeys `rules`.
     pub(crate) async fn start(
         upstream: Upstream,
         plan: BTreeMap<usize, HttpWay>,
         attempt: Duration,
+        rules: Option<Arc<dyn Rules>>,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             upstream,
             plan: Mutex::new(plan),
+            rules,
             attempt,
             begun: clock::start(),
             log: Mutex::default(),
+            forwarded: Mutex::default(),
             held: Mutex::default(),
             is_closed: AtomicBool::new(false),
             under_way: watch::Sender::new(0),
@@ -151,12 +210,13 @@ impl Proxy {
     }
 
     /// Returns the address on which the proxy listens.
-    pub(crate) fn address(&self) -> SocketAddr {
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Breaks the next `requests` requests.
-    pub(crate) fn break_next(&self, requests: usize, fault: HttpWay) {
+    pub fn break_next(&self, requests: usize, fault: HttpWay) {
         self.break_after(0, requests, fault);
     }
 
@@ -178,12 +238,13 @@ impl Proxy {
     }
 
     /// Returns a handle to the proxy's log.
-    pub(crate) fn log(&self) -> Log {
+    #[must_use]
+    pub fn log(&self) -> Log {
         Log(Arc::clone(&self.shared))
     }
 
     /// Lets nothing more through, and waits until the server has answered every request on its way.
-    pub(crate) async fn close(&self) {
+    pub async fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
         let mut under_way = self.shared.under_way.subscribe();
         // The wait fails only if the sender is dropped, and this proxy owns the sender.
@@ -212,17 +273,37 @@ impl Drop for Proxy {
 
 /// The requests so far.
 #[derive(Clone, Debug)]
-pub(crate) struct Log(Arc<Shared>);
+pub struct Log(Arc<Shared>);
 
 impl Log {
     /// Returns the number of requests.
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    pub fn len(&self) -> usize {
         lock(&self.0.log).len()
     }
 
+    /// Whether there were no requests.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Returns all requests, in order.
-    pub(crate) fn exchanges(&self) -> Vec<Exchange> {
+    #[must_use]
+    pub fn exchanges(&self) -> Vec<Exchange> {
         lock(&self.0.log).clone()
+    }
+
+    /// Returns the requests that were sent to the server, in the order in which they were sent, from number `mark` on.
+    pub(crate) fn forwarded(&self, mark: usize) -> Vec<Exchange> {
+        let numbers = lock(&self.0.forwarded).get(mark..).unwrap_or_default().to_vec();
+        let log = lock(&self.0.log);
+        numbers.into_iter().filter_map(|nth| log.get(nth).cloned()).collect()
+    }
+
+    /// Returns the number of requests that were sent to the server.
+    pub(crate) fn forwarded_so_far(&self) -> usize {
+        lock(&self.0.forwarded).len()
     }
 }
 
@@ -241,7 +322,7 @@ async fn converse(stream: TcpStream, shared: Arc<Shared>) {
     // An error means that the client went away, which is expected.
     while let Ok(Some(request)) = conversation.request().await {
         let nth = shared.note(&request);
-        let fault = lock(&shared.plan).get(&nth).copied();
+        let Some(fault) = shared.interference(&mut conversation, nth).await else { return };
         if !matches!(shared.answer(&mut conversation, nth, request, fault).await, Ok(Then::GoOn)) {
             return;
         }
@@ -257,11 +338,45 @@ enum Then {
 impl Shared {
     fn note(&self, request: &Request) -> usize {
         let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
-        let meaning = Meaning::of_request(request.operation(), &body);
-        let at = self.begun.elapsed();
+        let id = body.pointer("/Item/id/S").or_else(|| body.pointer("/Key/id/S"));
+        let mut exchange = Exchange {
+            at: self.begun.elapsed(),
+            operation: request.operation().to_owned(),
+            to_store: true,
+            meaning: Meaning::of_request(request.operation(), &body),
+            first_attempt: request.is_first_attempt(),
+            id: id.and_then(Value::as_str).map(str::to_owned),
+            token: body.get("ClientRequestToken").and_then(Value::as_str).map(str::to_owned),
+            ..Exchange::default()
+        };
+        if let Some(rules) = &self.rules {
+            rules.read(&mut exchange, &body);
+        }
         let mut log = lock(&self.log);
-        log.push(Exchange { at, meaning, fault: None, served: None, answered: None });
+        log.push(exchange);
         log.len() - 1
+    }
+
+    /// Returns the fault of this request, if it has one. If the request is held, waits until its release. Returns `None`
+    /// if the server must never get it, because the client is gone, or nobody can release the request.
+    async fn interference(&self, client: &mut Conversation, nth: usize) -> Option<Option<HttpWay>> {
+        if let Some(planned) = lock(&self.plan).get(&nth) {
+            return Some(Some(*planned));
+        }
+        let Some(rules) = &self.rules else { return Some(None) };
+        let exchange = lock(&self.log).get(nth).cloned()?;
+        match rules.interference(&exchange) {
+            None => Some(None),
+            Some(Interference::Break(fault)) => Some(Some(fault)),
+            Some(Interference::Hold { reached, released }) => {
+                // If nobody waits for the request, it still waits for its release.
+                let _ = reached.send(());
+                tokio::select! {
+                    released = released => released.ok().map(|()| None),
+                    () = client.until_gone() => None,
+                }
+            }
+        }
     }
 
     fn amend(&self, nth: usize, amend: impl FnOnce(&mut Exchange)) {
@@ -286,6 +401,7 @@ impl Shared {
 
     /// Forwards the request, and waits for the server even if the client goes away.
     async fn send_on(&self, nth: usize, request: Request) -> io::Result<Answer> {
+        lock(&self.forwarded).push(nth);
         let answer = self.upstream.send(request).await;
         let at = self.begun.elapsed();
         if let Ok(answer) = &answer {
@@ -449,6 +565,6 @@ fn without_old_item(body: &[u8]) -> Option<String> {
     body.as_object_mut()?.remove("Item").map(|_| body.to_string())
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -47,6 +47,12 @@ impl Request {
     pub(crate) fn operation(&self) -> &str {
         header(&self.headers, "x-amz-target").and_then(|target| target.rsplit('.').next()).unwrap_or_default()
     }
+
+    /// Whether this is the first attempt of its SDK call.
+    pub(crate) fn is_first_attempt(&self) -> bool {
+        let attempts = header(&self.headers, "amz-sdk-request").unwrap_or_default();
+        !attempts.contains("attempt=") || attempts.contains("attempt=1;")
+    }
 }
 
 impl Answer {
@@ -124,15 +130,17 @@ impl Conversation {
     }
 }
 
-/// The reusable connections to a server.
+/// The reusable connections to a server. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Upstream {
+pub struct Upstream {
     client: Client<HttpConnector, Full<Bytes>>,
     to: Uri,
 }
 
 impl Upstream {
-    pub(crate) fn new(to: Uri) -> Self {
+    /// Connects to the server at `to` with the first request.
+    #[must_use]
+    pub fn new(to: Uri) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         Self { client: Client::builder(TokioExecutor::new()).build(connector), to }
