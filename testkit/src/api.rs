@@ -5,10 +5,9 @@ use std::{
     convert::Infallible,
     fmt,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use lambda_http::{
@@ -16,14 +15,10 @@ use lambda_http::{
     http::Method,
     lambda_runtime::tower::{ServiceBuilder, service_fn, util::BoxCloneService},
 };
-use lambda_idempotency::{
-    Builder,
-    lambda::http::HttpLayer,
-    settings::Execution,
-    store::BoxFuture,
-    time::{Clock, Timestamp, system_clock},
-};
+use lambda_idempotency::{Builder, lambda::http::HttpLayer, settings::Execution};
 use tokio::{io::AsyncReadExt, net::TcpStream};
+
+use crate::clock::SetClock;
 
 /// A part of every answer of the handler. No log may contain this text.
 pub const CANARY: &str = "c4n4ry";
@@ -75,13 +70,13 @@ pub type Service = BoxCloneService<Request, Response<Body>, Infallible>;
 
 /// Returns the API on the store of `engine`, and the API's layer.
 pub fn api(layered: Layered, engine: Builder, runs: &Runs) -> (Service, HttpLayer) {
-    let clock = Ahead::default();
+    let clock = SetClock::system();
     let layer = layered.layer(engine.clock(clock.clone()));
     let runs = runs.clone();
     let service = ServiceBuilder::new()
         .map_request(move |mut request: Request| {
             let ahead = asked(&request, "ahead").map_or(0, |seconds| seconds.parse().unwrap());
-            clock.set(ahead);
+            clock.set_ahead(ahead);
             // The deadline moves along with the clock. A deadline in the past would leave no time.
             if let Some(context) = request.extensions_mut().get_mut::<lambda_runtime::Context>() {
                 context.deadline += ahead * 1000;
@@ -150,25 +145,4 @@ async fn handle(runs: Runs, request: Request) -> Result<Response<Body>, Infallib
 
 fn asked<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
     request.headers().get(name).map(|value| value.to_str().unwrap())
-}
-
-/// The system's clock, moved forward by a request's `ahead` header.
-#[derive(Clone, Debug, Default)]
-pub struct Ahead(Arc<Mutex<Duration>>);
-
-impl Ahead {
-    /// Sets the offset from the system's clock to `seconds`.
-    pub fn set(&self, seconds: u64) {
-        *self.0.lock().unwrap() = Duration::from_secs(seconds);
-    }
-}
-
-impl Clock for Ahead {
-    fn now(&self) -> Timestamp {
-        system_clock().now().saturating_add(*self.0.lock().unwrap())
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        system_clock().sleep(duration)
-    }
 }

@@ -1,5 +1,5 @@
 //! Code that the library's tests, the verification suite and the functions' tests share: servers that a test starts,
-//! stores that are wrong on purpose, samples of events, random numbers, and recordings.
+//! stores that are wrong on purpose, a store with a hook, a clock that tests set, samples of events, random numbers, and recordings.
 //!
 //! The package isn't published. Each part with heavy dependencies has a feature.
 
@@ -14,12 +14,14 @@ pub mod audit;
 pub mod cases;
 #[cfg(feature = "http")]
 pub mod clauses;
+pub mod clock;
 pub mod cut;
 #[cfg(feature = "dynamodb")]
 pub mod emulator;
 pub mod faulty;
 #[cfg(feature = "http")]
 pub mod front_ends;
+pub mod hooked;
 #[cfg(feature = "http")]
 pub mod http_server;
 pub mod links;

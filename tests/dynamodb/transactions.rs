@@ -21,7 +21,7 @@ use lambda_idempotency::{
         dynamodb::{Declined, DynamoDbStore, Transaction},
     },
 };
-use testkit::api::Ahead;
+use testkit::clock::SetClock;
 use testkit::puts::{self, Settlement};
 
 use super::{
@@ -570,7 +570,7 @@ async fn network_failures_leave_one_effect() {
                 })
                 .await;
                 let store = on(&wire).await;
-                let clock = Ahead::default();
+                let clock = SetClock::system();
                 let builder = Idempotency::builder(store).function("tests").clock(clock.clone());
                 let idempotency = builder.build().unwrap();
                 let idempotency = if is_optimistic { idempotency.optimistic().unwrap() } else { idempotency };
@@ -580,7 +580,7 @@ async fn network_failures_leave_one_effect() {
                 } else {
                     healed.store(true, Ordering::SeqCst);
                     // With the clock 120 s ahead, the lease has expired.
-                    clock.set(120);
+                    clock.set_ahead(120);
                     assert!(run(&idempotency, 3).await.is_ok(), "{what}");
                 }
                 assert_eq!(table.effects().await, 1, "{what}");

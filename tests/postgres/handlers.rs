@@ -11,7 +11,7 @@ use lambda_idempotency::{
     time::{Clock as _, system_clock},
 };
 
-use testkit::api::Ahead;
+use testkit::clock::SetClock;
 
 use super::{
     fixtures::{Server, server},
@@ -76,14 +76,14 @@ async fn deadline_cuts_run_in_off() {
 async fn set_back_clock_does_not_prolong_run_in() {
     let server = server!();
     let shop = Shop::new(server).await;
-    let (mut client, key, clock) = (server.client().await, Key::new("a").unwrap(), Ahead::default());
-    clock.set(3600);
+    let (mut client, key, clock) = (server.client().await, Key::new("a").unwrap(), SetClock::system());
+    clock.set_ahead(3600);
     let builder = Idempotency::builder(shop.store.clone()).function("shop").clock(clock.clone());
     let deadline = clock.now().saturating_add(LEFT);
     let invocation = Invocation::entered(clock.now(), deadline, "r");
     let operation = builder.build().unwrap().for_invocation(invocation).operation("place").unwrap();
     let work = async |transaction: &Transaction<'_>| {
-        clock.set(0);
+        clock.set_ahead(0);
         shop.insert(transaction).await?;
         for _ in 0..20 {
             system_clock().sleep(LEFT / 10).await;

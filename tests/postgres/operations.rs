@@ -23,7 +23,7 @@ use lambda_idempotency::{
     time::{Clock as _, system_clock},
 };
 
-use testkit::api::Ahead;
+use testkit::clock::SetClock;
 
 use super::{
     fixtures::{Server, fresh_table, patient, server},
@@ -397,7 +397,7 @@ async fn deliveries_with_and_without_claims_share_keys() {
     let fingerprint = Fingerprint::of("12").unwrap();
     let begun =
         claiming.operation("place").unwrap().begin(Key::new("a").unwrap(), fingerprint).await.unwrap();
-    let clock = Ahead::default();
+    let clock = SetClock::system();
     let later = Shop {
         idempotency: engine(Idempotency::builder(shop.store.clone()).clock(clock.clone())),
         orders: shop.orders.clone(),
@@ -406,7 +406,7 @@ async fn deliveries_with_and_without_claims_share_keys() {
     };
     assert_eq!(kind(later.place(&mut client, "a", "12").await), ErrorKind::InProgress);
     // Two minutes later, the lease has expired.
-    clock.set(120);
+    clock.set_ahead(120);
     assert_eq!(later.place(&mut client, "a", "12").await.unwrap(), "placed a");
     let lambda_idempotency::Begun::Claimed(claim) = begun else { panic!("the key has an outcome") };
     let late = claim.complete("late").await.unwrap();

@@ -4,22 +4,15 @@ use std::time::Duration;
 
 use lambda_idempotency::settings::Execution;
 use lambda_idempotency::store::{
-    Generation, Lock, Outcome, Owner, Place, Put, PutOutcome, Record, State, Store as _, StoreErrorKind,
+    Generation, Lock, Outcome, Place, Put, PutOutcome, Record, State, Store as _, StoreErrorKind,
     StoredResponse, memory::MemoryStore,
 };
-use testkit::puts::{self, Settlement};
+use testkit::{
+    puts::{self, Settlement},
+    random::{Random, fresh_seed},
+};
 
 use super::fixtures::{completion, finished, key, later, lock, make, outcome, server};
-
-/// A random number generator with a seed, so that a run can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
-}
 
 /// Applies random writes of every kind. The version that a write expects is the current record's, or differs from it in
 /// one field. The answers must match the memory store's.
@@ -28,15 +21,15 @@ async fn random_writes_match_the_memory_store() {
     let server = server!();
     let seed = match std::env::var("IDEMPOTENCY_TEST_SEED") {
         Ok(seed) => seed.parse().unwrap(),
-        Err(_) => u64::from_be_bytes(Owner::random().unwrap().as_bytes()[..8].try_into().unwrap()),
+        Err(_) => fresh_seed(),
     };
     eprintln!("IDEMPOTENCY_TEST_SEED={seed}");
-    let (mut random, memory) = (Random(seed), MemoryStore::new());
+    let (mut random, memory) = (Random::new(seed), MemoryStore::new());
     let store = server.store(|builder| builder).await;
     let keys = ["a", "b"].map(|name| key(&format!("{name}{seed}")));
     let mut made = [0; 2];
     for step in 0..1500 {
-        let key = &keys[random.below(keys.len())];
+        let key = &keys[random.index(keys.len())];
         let write = any_write(&mut random, memory.get(key));
         let expected = memory.put(key, &write).await.unwrap();
         let found = store.put(key, &write).await.unwrap();
@@ -49,13 +42,13 @@ async fn random_writes_match_the_memory_store() {
 
 fn any_write(random: &mut Random, current: Option<Record>) -> Put {
     let mut lock = lock();
-    lock.generation = Generation::new(random.below(3) as u64);
-    lock.lease_until = later(random.below(4) as u64);
+    lock.generation = Generation::new(random.below(3));
+    lock.lease_until = later(random.below(4));
     if random.below(3) == 0 {
         lock = puts::lasting(lock);
     }
     lock.interrupted = random.below(2) == 0;
-    let expires_at = later(random.below(9) as u64);
+    let expires_at = later(random.below(9));
     let settlement = match random.below(4) {
         0 => Settlement::Complete(outcome(b"{}"), expires_at),
         1 => Settlement::Fail(outcome(b""), expires_at),
@@ -283,7 +276,7 @@ async fn a_scan_leaves_responses_unread() {
 async fn large_responses_round_trip() {
     let server = server!();
     let store = server.store(|builder| builder).await;
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let response: Vec<u8> = (0..6 * 1024 * 1024).map(|_| random.below(256) as u8).collect();
     let outcome = Outcome::Retained(StoredResponse::new(response.into()));
     let (key, lock) = (key("large"), lock());

@@ -12,7 +12,7 @@ use lambda_idempotency::{
 };
 use testkit::puts;
 
-use testkit::api::Ahead;
+use testkit::clock::SetClock;
 
 use super::{
     fixtures::{Server, completion, fresh_table, key, lock, make, patient, server},
@@ -131,7 +131,7 @@ async fn late_claims_never_replace_an_outcome() {
 #[tokio::test]
 async fn late_claims_block_until_their_lease_expires() {
     let (wire, store, direct) = behind_a_wire(server!()).await;
-    let clock = Ahead::default();
+    let clock = SetClock::system();
     let engine = Idempotency::builder(direct.clone()).function("late").clock(clock.clone()).build().unwrap();
     let operation = engine.operation("late").unwrap();
     let stored = operation.stored_key(&Key::new("a").unwrap());
@@ -153,6 +153,6 @@ async fn late_claims_block_until_their_lease_expires() {
     };
     let busy = run().await.unwrap_err();
     assert!(busy.to_string().contains("another delivery"), "{busy}");
-    clock.set(120);
+    clock.set_ahead(120);
     assert_eq!(run().await.unwrap(), "done");
 }

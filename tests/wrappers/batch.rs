@@ -25,9 +25,10 @@ use lambda_idempotency::{
 };
 use lambda_runtime::{Context, LambdaEvent, tower::Service as _};
 use serde_json::{json, value::RawValue};
+use testkit::clock::SetClock;
 
 use crate::{api::CANARY, recording, store::empty_store};
-use support::{Bench, Message, Paused, by_id, by_order, deliver, deliver_by, returned, sqs, told};
+use support::{Bench, Message, by_id, by_order, deliver, deliver_by, returned, sqs, told};
 
 #[tokio::test]
 async fn redelivered_messages_run_once() {
@@ -361,8 +362,8 @@ async fn panicking_serialisation_fails_one_message() {
 
 /// Returns a bench with a paused clock. The bench uses the memory store, because tokio's paused clock jumps ahead while
 /// a test waits for the network.
-fn paused() -> (Bench, Paused) {
-    let clock = Paused::new();
+fn paused() -> (Bench, SetClock) {
+    let clock = SetClock::tokio();
     (Bench::over(Arc::new(MemoryStore::new()), |builder| builder.clock(clock.clone())), clock)
 }
 
@@ -412,7 +413,7 @@ async fn unprotected_handlers_run_until_response_is_due() {
         ("shadow", |builder| builder.mode(Mode::Shadow)),
     ];
     for (name, build) in builds {
-        let clock = Paused::new();
+        let clock = SetClock::tokio();
         let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| build(builder.clock(clock.clone())));
         let key = move |message: &SqsMessage| if name == "no key" { Ok(None) } else { by_order(message) };
         let worker = bench.worker(key).required(false).reserve(Duration::from_millis(500));
@@ -429,7 +430,7 @@ async fn unprotected_handlers_run_until_response_is_due() {
 #[tokio::test(start_paused = true)]
 async fn handlers_without_cut_off_run_past_deadline() {
     for mode in [Mode::Enforce, Mode::Shadow] {
-        let clock = Paused::new();
+        let clock = SetClock::tokio();
         let build =
             |builder: Builder| builder.clock(clock.clone()).settings(|s| s.cut_off = false).mode(mode);
         let bench = Bench::over(Arc::new(MemoryStore::new()), build);
@@ -450,7 +451,7 @@ async fn handlers_without_cut_off_run_past_deadline() {
 #[tokio::test(start_paused = true)]
 async fn late_successes_are_acknowledged_in_time() {
     for takes in ["takes 9700", "takes 9900"] {
-        let clock = Paused::new();
+        let clock = SetClock::tokio();
         let build = |builder: Builder| builder.clock(clock.clone()).settings(|s| s.cut_off = false);
         let bench = Bench::over(Arc::new(MemoryStore::new()), build);
         let worker = bench.worker(by_order);
@@ -468,7 +469,7 @@ async fn late_successes_are_acknowledged_in_time() {
 /// The handler returns late. The store still answers in time, so the worker records the outcome.
 #[tokio::test(start_paused = true)]
 async fn late_successes_are_recorded() {
-    let clock = Paused::new();
+    let clock = SetClock::tokio();
     let build = |builder: Builder| builder.clock(clock.clone()).settings(|s| s.cut_off = false);
     let bench = Bench::over(Arc::new(MemoryStore::new()), build);
     bench.is_slow(20);
@@ -484,7 +485,7 @@ async fn late_successes_are_recorded() {
 #[tokio::test(start_paused = true)]
 async fn pending_settlements_are_awaited() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
-        let clock = Paused::new();
+        let clock = SetClock::tokio();
         let build = |builder: Builder| builder.clock(clock.clone()).execution(execution);
         let bench = Bench::over(Arc::new(MemoryStore::new()), build);
         bench.is_slow(200);
@@ -503,7 +504,7 @@ async fn pending_settlements_are_awaited() {
 /// handler, even under at-most-once.
 #[tokio::test(start_paused = true)]
 async fn late_claims_are_released() {
-    let clock = Paused::new();
+    let clock = SetClock::tokio();
     let build = |builder: Builder| builder.clock(clock.clone()).execution(Execution::AtMostOnce);
     let bench = Bench::over(Arc::new(MemoryStore::new()), build);
     let worker = bench.worker(by_order).reserve(Duration::from_millis(2_000));
@@ -525,7 +526,7 @@ async fn late_claims_are_released() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_messages_claim_nothing_near_deadlines() {
-    let clock = Paused::new();
+    let clock = SetClock::tokio();
     let wait = Duration::from_secs(60);
     let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| {
         builder.clock(clock.clone()).settings(|s| s.wait_in_progress = wait)

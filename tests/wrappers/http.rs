@@ -24,11 +24,12 @@ use std::{
 
 use lambda_http::{Body, IntoResponse, Request, Response, http::StatusCode, tower::ServiceExt};
 use lambda_idempotency::{
-    ClaimHandle, Idempotency, StoredKey, current,
+    ClaimHandle, Idempotency, current,
     settings::Execution,
-    store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, StoreErrorKind},
+    store::{BoxFuture, Store},
 };
 use serde_json::{Value, json};
+use testkit::hooked::store_that_is_down;
 use tower::{Layer, Service, service_fn};
 
 use crate::{api::CANARY, recording, store::empty_store};
@@ -160,7 +161,7 @@ async fn reused_keys_get_422() {
 #[tokio::test]
 async fn bad_keys_get_400_and_run_nothing() {
     let runs = Runs::default();
-    let idempotency = Idempotency::builder(Down).function("payments").build().unwrap();
+    let idempotency = Idempotency::builder(store_that_is_down()).function("payments").build().unwrap();
     let service = idempotency.http().layer(handler(&runs));
     let twice = with_header(post(Some("k"), "{}"), "idempotency-key", "k");
     let long = "x".repeat(256);
@@ -190,7 +191,7 @@ async fn keys_are_optional_unless_required() {
 #[tokio::test]
 async fn get_requests_pass_even_during_outages() {
     let runs = Runs::default();
-    let idempotency = Idempotency::builder(Down).function("payments").build().unwrap();
+    let idempotency = Idempotency::builder(store_that_is_down()).function("payments").build().unwrap();
     let mut get = post(Some("k"), "");
     *get.method_mut() = lambda_http::http::Method::GET;
     assert_eq!(idempotency.http().layer(handler(&runs)).oneshot(get).await.unwrap().status(), 201);
@@ -199,7 +200,7 @@ async fn get_requests_pass_even_during_outages() {
 #[tokio::test]
 async fn store_outages_cause_503_and_run_nothing() {
     let runs = Runs::default();
-    let idempotency = Idempotency::builder(Down).function("payments").build().unwrap();
+    let idempotency = Idempotency::builder(store_that_is_down()).function("payments").build().unwrap();
     let answer = idempotency.http().layer(handler(&runs)).oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (503, "store-unavailable"));
     assert_eq!(answer.headers()["retry-after"], "1");
@@ -405,20 +406,6 @@ async fn it_works_under_every_run() -> Result<(), lambda_http::Error> {
     lambda_http::run(layer().layer(axum::Router::new())).await?;
     lambda_http::run_concurrent(layer().layer(handler(&Runs::default()))).await?;
     lambda_http::run_with_streaming_response(layer().layer(handler(&Runs::default()))).await
-}
-
-/// A store that is down.
-#[derive(Clone, Debug)]
-struct Down;
-
-impl Store for Down {
-    fn put<'a>(&'a self, _: &'a StoredKey, _: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
-        Box::pin(async { Err(StoreError::new(StoreErrorKind::Unavailable, "down")) })
-    }
-
-    fn read<'a>(&'a self, _: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(async { Err(StoreError::new(StoreErrorKind::Unavailable, "down")) })
-    }
 }
 
 #[test]

@@ -11,14 +11,18 @@ use std::{
 
 use lambda_http::{Body, Request, Response, tower::ServiceExt};
 use lambda_idempotency::{
-    Begun, Error, Failure, Fingerprint, Idempotency, Key, Settled, StoredKey, current,
+    Begun, Error, Failure, Fingerprint, Idempotency, Key, Settled, current,
     lambda::batch::{KinesisRecord, SqsMessage},
     settings::Mode,
-    store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, StoreErrorKind, memory::MemoryStore},
-    time::{Clock, Timestamp},
+    store::memory::MemoryStore,
+    testing::Fault,
 };
 use lambda_runtime::{Context, LambdaEvent};
 use serde_json::{Value, json, value::RawValue};
+use testkit::{
+    clock::SetClock,
+    hooked::{Hooked, Then, down},
+};
 use tokio::time::Instant;
 use tower::{Layer, service_fn};
 
@@ -46,53 +50,26 @@ const SILENT_BEFORE: u8 = 3;
 const SILENT_AFTER: u8 = 4;
 
 impl Troubled {
-    async fn call<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        self.requests.fetch_add(1, Ordering::SeqCst);
-        let is_healthy =
-            self.healthy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-        let trouble = if is_healthy.is_ok() { 0 } else { self.trouble.load(Ordering::SeqCst) };
-        let down = || StoreError::new(StoreErrorKind::Unavailable, "down");
-        match trouble {
-            BEFORE => return Err(down()),
-            SILENT_BEFORE => std::future::pending::<()>().await,
-            _ => {}
-        }
-        let answer = work.await;
-        match trouble {
-            AFTER => Err(down().maybe_applied(true)),
-            SILENT_AFTER => std::future::pending().await,
-            _ => answer,
-        }
-    }
-}
-
-impl Store for Troubled {
-    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
-        Box::pin(self.call(self.inner.put(key, put)))
-    }
-
-    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(self.call(self.inner.read(key)))
-    }
-}
-
-/// Tokio's clock, which the tests pause.
-#[derive(Clone, Debug)]
-struct Paused(Instant);
-
-impl Clock for Paused {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_millis(1_795_000_000_000).saturating_add(self.0.elapsed())
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "this is the clock itself")]
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(tokio::time::sleep(duration))
+    fn store(&self) -> Hooked {
+        let Self { inner, trouble, healthy, requests } = self.clone();
+        Hooked::new(inner, move |_, _| {
+            requests.fetch_add(1, Ordering::SeqCst);
+            let is_healthy =
+                healthy.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+            match trouble.load(Ordering::SeqCst) {
+                _ if is_healthy.is_ok() => Then::Pass,
+                BEFORE => Then::Fail(down()),
+                AFTER => Then::Meet(Fault::LoseAnswer),
+                SILENT_BEFORE => Then::Meet(Fault::Silence),
+                SILENT_AFTER => Then::Meet(Fault::SilenceAfter),
+                _ => Then::Pass,
+            }
+        })
     }
 }
 
 fn idempotency(store: &Troubled, mode: Mode) -> Idempotency {
-    let builder = Idempotency::builder(store.clone()).function("tests").clock(Paused(Instant::now()));
+    let builder = Idempotency::builder(store.store()).function("tests").clock(SetClock::tokio());
     recording::begin();
     let idempotency = builder.mode(mode).build().unwrap();
     recording::shown(&idempotency);

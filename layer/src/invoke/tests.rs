@@ -5,12 +5,15 @@ use std::{
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    StoredKey,
     metrics::Metric,
-    store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, memory::MemoryStore},
+    store::{Put, memory::MemoryStore},
+    testing::Fault,
 };
 use metrics::{Counter, Gauge, Histogram, KeyName, Metadata, Recorder, SharedString, Unit};
-use testkit::http_server::{Received, Reply, Server};
+use testkit::{
+    hooked::{Asked, Hooked, Then},
+    http_server::{Received, Reply, Server},
+};
 
 use super::*;
 use crate::{config::tests::read, function::Payload, telemetry::Telemetry, upstream::Upstream};
@@ -23,24 +26,13 @@ enum Defect {
     NeverSettles,
 }
 
-#[derive(Debug)]
-struct Faulty {
-    store: MemoryStore,
-    defect: Defect,
-}
-
-impl Store for Faulty {
-    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
-        match (self.defect, put) {
-            (Defect::Panics, _) => panic!("a fault in the layer"),
-            (Defect::NeverSettles, Put::Mine { .. }) => Box::pin(std::future::pending()),
-            (Defect::NeverSettles, _) => self.store.put(key, put),
-        }
-    }
-
-    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        self.store.read(key)
-    }
+/// A memory store with this defect.
+fn faulty(defect: Defect) -> Hooked {
+    Hooked::new(MemoryStore::new(), move |_, asked| match (defect, asked) {
+        (Defect::Panics, Asked::Put(_)) => panic!("a fault in the layer"),
+        (Defect::NeverSettles, Asked::Put(Put::Mine { .. })) => Then::Meet(Fault::Silence),
+        _ => Then::Pass,
+    })
 }
 
 /// The layer, and a simulated Runtime API that keeps the requests it gets.
@@ -61,8 +53,7 @@ impl Bench {
         .await;
         let mut rules = read(settings).unwrap();
         rules.settings.answer_reserve = reserve;
-        let store = Faulty { store: MemoryStore::new(), defect };
-        let builder = lambda_idempotency::Idempotency::builder(store).function("f");
+        let builder = lambda_idempotency::Idempotency::builder(faulty(defect)).function("f");
         let idempotency = builder.settings(|s| *s = rules.settings.clone()).build().unwrap();
         let upstream = Upstream::new(server.url("").trim_start_matches("http://"));
         let protection = Protection::new(idempotency, rules, upstream, Telemetry::default()).unwrap();

@@ -1,16 +1,9 @@
 //! The short leases of streams: a crash uses up few retries, and each record still has one outcome.
 
-use std::{
-    sync::{atomic::AtomicU64, mpsc},
-    thread,
-    time::Instant,
-};
+use std::{sync::mpsc, thread};
 
 use lambda_idempotency::{
-    Begun, Fingerprint, current,
-    lambda::batch::KinesisRecord,
-    store::{BoxFuture, Status},
-    time::{Timestamp, system_clock},
+    Begun, Fingerprint, current, lambda::batch::KinesisRecord, store::Status, time::Timestamp,
 };
 
 use super::{
@@ -34,15 +27,15 @@ fn worker(bench: &Bench) -> Batch<KinesisRecord> {
 }
 
 /// Returns a bench with the memory store and a paused clock.
-fn paused(build: impl FnOnce(Builder) -> Builder) -> (Bench, Paused) {
-    let clock = Paused::new();
+fn paused(build: impl FnOnce(Builder) -> Builder) -> (Bench, SetClock) {
+    let clock = SetClock::tokio();
     let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| build(builder.clock(clock.clone())));
     (bench, clock)
 }
 
 /// Delivers a batch, kills its process after a second, and redelivers the batch until its handler starts again. Returns
 /// how many deliveries found the batch in progress, and the time between the crash and the handler's second start.
-async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
+async fn crash(bench: &Bench, clock: &SetClock) -> (usize, Duration) {
     let (worker, batch) = (worker(bench), kinesis(&SHARD));
     let first = deliver_by(&worker, &batch, clock.after(TIMEOUT));
     assert!(tokio::time::timeout(Duration::from_secs(1), first).await.is_err());
@@ -144,40 +137,6 @@ async fn extensions_cost_one_request_per_five_seconds() {
     assert_eq!(bench.requests(), 2);
 }
 
-/// A clock that only the test moves forward.
-#[derive(Clone, Debug)]
-pub(super) struct Moved {
-    millis: Arc<AtomicU64>,
-    began: Instant,
-}
-
-const BEGAN: u64 = 1_795_000_000_000;
-
-impl Moved {
-    pub(super) fn new() -> Self {
-        Self { millis: Arc::new(AtomicU64::new(BEGAN)), began: system_clock().monotonic() }
-    }
-
-    fn forward(&self, time: Duration) {
-        self.millis.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
-    }
-}
-
-impl Clock for Moved {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.millis.load(Ordering::SeqCst))
-    }
-
-    // The operating system's clock would add the time that the test takes.
-    fn monotonic(&self) -> Instant {
-        self.began + Duration::from_millis(self.millis.load(Ordering::SeqCst) - BEGAN)
-    }
-
-    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::pending())
-    }
-}
-
 const THREE_LEASES: Duration = Duration::from_secs(45);
 
 /// Runs one invocation in its own runtime, as if in its own process. The handler calls `blocks`, which may block the
@@ -185,7 +144,7 @@ const THREE_LEASES: Duration = Duration::from_secs(45);
 /// records the response reports as failed.
 fn invoke(
     bench: &Bench,
-    clock: &Moved,
+    clock: &SetClock,
     ran: &Ran,
     name: &'static str,
     blocks: impl Fn() + Send + Sync + 'static,
@@ -211,8 +170,8 @@ fn invoke(
 
 type Ran = Arc<Mutex<Vec<&'static str>>>;
 
-fn moved() -> (Bench, MemoryStore, Moved, Ran) {
-    let (store, clock) = (MemoryStore::new(), Moved::new());
+fn moved() -> (Bench, MemoryStore, SetClock, Ran) {
+    let (store, clock) = (MemoryStore::new(), SetClock::standing());
     let bench = Bench::over(Arc::new(store.clone()), |builder| builder.clock(clock.clone()));
     (bench, store, clock, Ran::default())
 }

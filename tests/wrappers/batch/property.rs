@@ -61,7 +61,7 @@ struct Queue {
     sent: Vec<Sent>,
     random: Arc<Mutex<Random>>,
     known: Arc<Mutex<Known>>,
-    clock: Paused,
+    clock: SetClock,
     store: Counting,
     idempotency: Idempotency,
 }
@@ -77,7 +77,7 @@ impl Queue {
         let sent = sent.collect();
         let acknowledges = [false, true][random.index(2)];
         let is_fifo = random.below(2) == 0;
-        let clock = Paused::new();
+        let clock = SetClock::tokio();
         let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| builder.clock(clock.clone()));
         Self {
             seed,

@@ -9,19 +9,20 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Builder, Error, Failure, Idempotency, Key, StoredKey,
+    Builder, Error, Failure, Idempotency, Key,
     lambda::{
         batch::{Batch, SqsMessage},
         event::IntoKey,
     },
-    store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, StoreErrorKind, memory::MemoryStore},
-    time::{Clock, Timestamp, system_clock},
+    store::{Put, Store, memory::MemoryStore},
+    time::{Clock as _, system_clock},
 };
 use lambda_runtime::{
     Context, LambdaEvent,
     tower::{Service, ServiceExt},
 };
 use serde_json::{Value, json, value::RawValue};
+use testkit::hooked::{Asked, Hooked, Then, down};
 use tokio::sync::Notify;
 
 use crate::{api::CANARY, recording, store::empty_store};
@@ -91,10 +92,9 @@ pub(super) fn by_order(message: &SqsMessage) -> Result<Option<Key>, Error> {
     Key::from_json(message, "/order")
 }
 
-/// A store that counts its requests and can be down.
-#[derive(Clone, Debug)]
+/// Counts a store's requests, and can take it down.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Counting {
-    inner: Arc<dyn Store>,
     pub(super) requests: Arc<AtomicUsize>,
     pub(super) is_down: Arc<AtomicBool>,
     pub(super) takes_claims_alone: Arc<AtomicBool>,
@@ -102,35 +102,23 @@ pub(super) struct Counting {
 }
 
 impl Counting {
-    fn asked(&self) -> Result<(), StoreError> {
-        self.requests.fetch_add(1, Ordering::SeqCst);
-        match self.is_down.load(Ordering::SeqCst) {
-            true => Err(StoreError::new(StoreErrorKind::Unavailable, "down")),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Store for Counting {
-    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
-        Box::pin(async move {
-            self.asked()?;
-            // Lets other tasks run, as a network call does.
-            match self.millis.load(Ordering::SeqCst) {
-                0 => tokio::task::yield_now().await,
-                millis => system_clock().sleep(Duration::from_millis(millis)).await,
+    /// Returns a store over `inner`, which this counts and breaks.
+    fn over(&self, inner: Arc<dyn Store>) -> Hooked<Arc<dyn Store>> {
+        let Self { requests, is_down, takes_claims_alone, millis } = self.clone();
+        Hooked::new(inner, move |_, asked| {
+            requests.fetch_add(1, Ordering::SeqCst);
+            let fails = is_down.load(Ordering::SeqCst);
+            match asked {
+                _ if fails => Then::Fail(down()),
+                Asked::Put(put)
+                    if takes_claims_alone.load(Ordering::SeqCst) && !matches!(put, Put::Create(_)) =>
+                {
+                    Then::Fail(down())
+                }
+                // Lets other tasks run, as a network call does.
+                Asked::Put(_) => Then::PassAfter(Duration::from_millis(millis.load(Ordering::SeqCst))),
+                Asked::Read => Then::Pass,
             }
-            if self.takes_claims_alone.load(Ordering::SeqCst) && !matches!(put, Put::Create(_)) {
-                return Err(StoreError::new(StoreErrorKind::Unavailable, "down"));
-            }
-            self.inner.put(key, put).await
-        })
-    }
-
-    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(async move {
-            self.asked()?;
-            self.inner.read(key).await
         })
     }
 }
@@ -170,14 +158,8 @@ impl Bench {
 
     pub(super) fn over(inner: Arc<dyn Store>, build: impl FnOnce(Builder) -> Builder) -> Self {
         recording::begin();
-        let store = Counting {
-            inner,
-            requests: Arc::default(),
-            is_down: Arc::default(),
-            takes_claims_alone: Arc::default(),
-            millis: Arc::default(),
-        };
-        let idempotency = build(Idempotency::builder(store.clone()).function("ship")).build().unwrap();
+        let store = Counting::default();
+        let idempotency = build(Idempotency::builder(store.over(inner)).function("ship")).build().unwrap();
         let orders = Orders {
             ran: Arc::default(),
             running: Arc::default(),
@@ -325,32 +307,4 @@ pub(super) async fn deliver(worker: &impl Worker, batch: &Value) -> Vec<String> 
 /// Does the same as [`deliver`], in an invocation with this deadline.
 pub(super) async fn deliver_by(worker: &impl Worker, batch: &Value, deadline: u64) -> Vec<String> {
     returned(&told(worker, batch, deadline).await.unwrap())
-}
-
-/// Tokio's paused clock, starting at a fixed time.
-#[derive(Clone, Debug)]
-pub(super) struct Paused {
-    from: Timestamp,
-    began: tokio::time::Instant,
-}
-
-impl Paused {
-    pub(super) fn new() -> Self {
-        Self { from: Timestamp::from_millis(1_795_000_000_000), began: tokio::time::Instant::now() }
-    }
-
-    /// Returns the time `millis` from now, in milliseconds since the epoch.
-    pub(super) fn after(&self, millis: u64) -> u64 {
-        self.now().as_millis() + millis
-    }
-}
-
-impl Clock for Paused {
-    fn now(&self) -> Timestamp {
-        self.from.saturating_add(self.began.elapsed())
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        system_clock().sleep(duration)
-    }
 }

@@ -9,7 +9,7 @@ use aws_sdk_sqs::{
 };
 use serde_json::Value;
 
-use super::{leases::Moved, *};
+use super::*;
 use crate::http_server::{Reply, Server};
 
 const QUEUE_URL: &str = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders";
@@ -45,7 +45,7 @@ async fn queue(status: u16) -> (Server, Client, Arc<Mutex<Vec<Value>>>) {
 async fn only_messages_in_progress_are_hidden() {
     for status in [200, 400] {
         let (_server, client, asked) = queue(status).await;
-        let bench = Bench::with(|builder| builder.clock(Moved::new()));
+        let bench = Bench::with(|builder| builder.clock(SetClock::standing()));
         let held: Vec<_> = (0..11).map(|nth| Message::new(&format!("held-{nth}"), "held")).collect();
         let first = bench.worker(by_order);
         let second = bench.worker(by_order).hide_while_in_progress(client);

@@ -47,7 +47,7 @@ async fn unnamed_credentials_are_refused_before_claiming() {
 
 #[tokio::test]
 async fn every_credential_needs_a_named_caller() {
-    let down = Idempotency::builder(Down).function("payments").build().unwrap();
+    let down = Idempotency::builder(store_that_is_down()).function("payments").build().unwrap();
     for (name, value) in [
         ("authorization", "Bearer c4n4ry-token"),
         ("x-api-key", "c4n4ry-api-key"),

@@ -43,7 +43,7 @@ async fn cors_answers_match_each_requests_origin() {
 #[tokio::test]
 async fn preflights_reach_neither_store_nor_handler() {
     let runs = Runs::default();
-    let down = Idempotency::builder(Down).function("payments").build().unwrap();
+    let down = Idempotency::builder(store_that_is_down()).function("payments").build().unwrap();
     let service = cors().layer(down.http().required(true).layer(handler(&runs)));
     let mut preflight = from(ORIGINS[0], Some("k"), "");
     *preflight.method_mut() = Method::OPTIONS;

@@ -119,7 +119,7 @@ async fn custom_callers_have_their_own_keys() {
 #[tokio::test]
 async fn unknown_callers_get_403_or_500() {
     let runs = Runs::default();
-    let down = Idempotency::builder(Down).function("payments").build().unwrap();
+    let down = Idempotency::builder(store_that_is_down()).function("payments").build().unwrap();
     let service = down.http().require_caller(true).layer(handler(&runs));
     let answer = service.oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (403, "caller-missing"));

@@ -21,7 +21,8 @@ struct InProcess {
 
 impl InProcess {
     fn new(layered: Layered) -> Self {
-        let store: Arc<dyn Store> = if layered == Layered::Down { Arc::new(Down) } else { empty_store() };
+        let store: Arc<dyn Store> =
+            if layered == Layered::Down { Arc::new(store_that_is_down()) } else { empty_store() };
         let runs = api::Runs::telling(|| ());
         let (service, layer) = api::api(layered, Idempotency::builder(store).function("payments"), &runs);
         Self { service, layer, runs }

@@ -5,9 +5,10 @@ use std::{convert::Infallible, sync::atomic::Ordering};
 use lambda_http::{Body, Request, Response, http::StatusCode, tower::ServiceExt as _};
 use lambda_idempotency::Idempotency;
 use serde_json::Value;
+use testkit::hooked::store_that_is_down;
 use tower::{Layer as _, service_fn};
 
-use super::{Down, Runs, code, idempotency, is_replay};
+use super::{Runs, code, idempotency, is_replay};
 use crate::{
     front_ends::{POST, event},
     recording,
@@ -81,7 +82,7 @@ async fn unrecorded_undeliverable_responses_become_outcome_unknown() {
     for has_answer in [false, true] {
         let runs = Runs::default();
         for nth in 1..=2 {
-            let idempotency = Idempotency::builder(Down)
+            let idempotency = Idempotency::builder(store_that_is_down())
                 .function("payments")
                 .settings(|s| s.fail_open = true)
                 .build()

@@ -261,7 +261,7 @@ async fn truncated_response_bodies_are_never_recorded() {
 
 #[tokio::test]
 async fn unprotected_routes_stream_without_the_store() {
-    let down = Idempotency::builder(Down).function("exports").build().unwrap().http();
+    let down = Idempotency::builder(store_that_is_down()).function("exports").build().unwrap().http();
     let layer = down.pass_through_when(|request| request.uri.path() == "/payments");
     let function = Function::new(layer, created);
     for request in [post(Some("k"), "{}"), post(Some("\"open"), "{}"), post(None, "{}")] {

@@ -3,16 +3,17 @@
 use std::{convert::Infallible, future::pending, time::Duration};
 
 use lambda_idempotency::{
-    Begun, Builder, Claim, Fingerprint, Idempotency, Key, StoredKey,
+    Begun, Builder, Claim, Fingerprint, Idempotency, Key,
     settings::Execution,
-    store::{
-        BoxFuture, Outcome, Put, PutOutcome, Record, State, Store, StoreError, StoreErrorKind,
-        StoredResponse, memory::MemoryStore,
-    },
+    store::{Outcome, Put, Record, State, StoreError, StoreErrorKind, StoredResponse, memory::MemoryStore},
+};
+use testkit::{
+    clock::SetClock,
+    hooked::{Asked, Hooked, Then},
 };
 
 use super::secret;
-use crate::{api::Ahead, recording};
+use crate::recording;
 
 /// A number of seconds after which a claim is stale: longer than its lease and the skew margin together.
 const STALE: u64 = 70;
@@ -20,7 +21,7 @@ const STALE: u64 = 70;
 /// An `Idempotency` on a memory store, with a clock that the test can move forward.
 struct Bench {
     store: MemoryStore,
-    clock: Ahead,
+    clock: SetClock,
     engine: Idempotency,
     key: Key,
     payload: String,
@@ -28,7 +29,7 @@ struct Bench {
 
 impl Bench {
     fn new(configure: impl FnOnce(Builder) -> Builder) -> Self {
-        let (store, clock) = (MemoryStore::new(), Ahead::default());
+        let (store, clock) = (MemoryStore::new(), SetClock::system());
         let builder = Idempotency::builder(store.clone()).function("rare").clock(clock.clone());
         let engine = configure(builder).build().unwrap();
         Self {
@@ -67,7 +68,7 @@ impl Bench {
 async fn takeover_and_fencing_leak_no_secret() {
     let bench = Bench::new(|builder| builder);
     let late = bench.claim().await;
-    bench.clock.set(STALE);
+    bench.clock.set_ahead(STALE);
     let successor = bench.claim().await;
     recording::shown(&successor.complete(secret("rare-response")).await.unwrap());
     recording::shown(&late.complete(secret("rare-late")).await.unwrap());
@@ -77,7 +78,7 @@ async fn takeover_and_fencing_leak_no_secret() {
 async fn unknown_outcomes_leak_no_secret() {
     let bench = Bench::new(|builder| builder.execution(Execution::AtMostOnce));
     drop(bench.claim().await);
-    bench.clock.set(STALE);
+    bench.clock.set_ahead(STALE);
     recording::error(&bench.begin().await.unwrap_err());
 }
 
@@ -115,28 +116,20 @@ async fn interrupted_handlers_leak_no_secret() {
 }
 
 /// A store that accepts claims, and fails every settlement and read.
-#[derive(Debug)]
-struct Forgetful(MemoryStore, StoreErrorKind);
-
-impl Store for Forgetful {
-    fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
-        match put {
-            Put::Mine { .. } => {
-                Box::pin(async { Err(StoreError::new(self.1, "the settlement failed").maybe_applied(true)) })
-            }
-            _ => self.0.put(key, put),
+fn forgetful(kind: StoreErrorKind) -> Hooked {
+    Hooked::new(MemoryStore::new(), move |_, asked| match asked {
+        Asked::Put(Put::Mine { .. }) => {
+            Then::Fail(StoreError::new(kind, "the settlement failed").maybe_applied(true))
         }
-    }
-
-    fn read<'a>(&'a self, _: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(async { Err(StoreError::new(self.1, "the read failed")) })
-    }
+        Asked::Put(_) => Then::Pass,
+        Asked::Read => Then::Fail(StoreError::new(kind, "the read failed")),
+    })
 }
 
 #[tokio::test]
 async fn unstored_outcomes_leak_no_secret() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
-        let builder = Idempotency::builder(Forgetful(MemoryStore::new(), kind));
+        let builder = Idempotency::builder(forgetful(kind));
         let engine = builder.function("rare").settings(|s| {
             s.settle_within = Duration::ZERO;
             s.fail_open = true;

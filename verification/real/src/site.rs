@@ -5,10 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use aws_sdk_dynamodb::{Client, config::retry::RetryPartition, types::AttributeValue};
 use lambda_idempotency::{
     StoredKey,
-    store::{
-        BoxFuture, Store, StoreBuilder, dynamodb::DynamoDbStore, postgres::PostgresStore, redis::RedisStore,
-    },
-    time::{Clock, Timestamp, system_clock},
+    store::{Store, StoreBuilder, dynamodb::DynamoDbStore, postgres::PostgresStore, redis::RedisStore},
 };
 use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 
@@ -227,18 +224,4 @@ impl Site {
 /// Starts a server on a blocking thread, so that other tasks continue while it starts.
 async fn blocking<T: Send + 'static>(start: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(start).await.context("couldn't start a server")
-}
-
-/// The system's clock, shifted forward by this much, so that no test waits for a lease to end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead(pub(crate) Duration);
-
-impl Clock for Ahead {
-    fn now(&self) -> Timestamp {
-        system_clock().now().saturating_add(self.0)
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        system_clock().sleep(duration)
-    }
 }

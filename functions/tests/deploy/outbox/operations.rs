@@ -1,13 +1,6 @@
 //! Runs operations of every kind through the library, and notes the outcomes that the table's records show.
 
-use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use aws_sdk_dynamodb::{
     Client,
@@ -18,10 +11,10 @@ use aws_sdk_dynamodb::{
 };
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, Operation, Resolution,
-    store::{BoxFuture, Status, Store as _, dynamodb::DynamoDbStore},
+    store::{Status, Store as _, dynamodb::DynamoDbStore},
     testing::Random,
-    time::{Clock, Timestamp, system_clock},
 };
+use testkit::clock::SetClock;
 
 /// A text in keys and responses. No log may contain it. An event may contain it only if `RESPONSES=include` is set.
 pub(super) const SECRET: &str = "canary";
@@ -36,27 +29,6 @@ const INLINE_LIMIT: usize = 1_000;
 /// An operation that ended: its stored key, its generation and its outcome.
 pub(super) type End = (String, u64, &'static str);
 
-/// A clock that the test moves, so that leases and records expire.
-#[derive(Clone, Debug)]
-struct Moved(Arc<AtomicU64>);
-
-impl Moved {
-    fn by(&self, time: Duration) {
-        self.0.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
-    }
-}
-
-impl Clock for Moved {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // The library sleeps to enforce the timeouts of requests, and requests take real time.
-        system_clock().sleep(duration)
-    }
-}
-
 /// A table with a stream, and the operations in it.
 pub(super) struct Operations {
     client: Client,
@@ -64,7 +36,8 @@ pub(super) struct Operations {
     store: DynamoDbStore,
     operation: Operation,
     idempotency: Idempotency,
-    clock: Moved,
+    /// The test moves it, so that leases and records expire.
+    clock: SetClock,
     random: Random,
     started: usize,
     ends: BTreeSet<End>,
@@ -82,7 +55,7 @@ impl Operations {
             .build()
             .await
             .unwrap();
-        let clock = Moved(Arc::new(AtomicU64::new(1_795_000_000_000)));
+        let clock = SetClock::tokio();
         let idempotency = Idempotency::builder(store.clone()).function("shop").clock(clock.clone());
         let idempotency = idempotency.build().unwrap();
         let operation = idempotency.operation("pay").unwrap();
@@ -129,7 +102,7 @@ impl Operations {
             7 => self.die_and_resolve(&key).await,
             8 => self.correct(&key).await,
             9 => self.conclude(&key).await,
-            10 => self.clock.by(Duration::from_secs(25 * 60 * 60)),
+            10 => self.clock.forward(Duration::from_secs(25 * 60 * 60)),
             _ => self.delete(&key).await,
         }
         self.note(&key).await;
@@ -169,7 +142,7 @@ impl Operations {
     async fn die(&mut self, key: &Key) {
         let Some(claim) = self.claim(key).await else { return };
         std::mem::forget(claim);
-        self.clock.by(Duration::from_secs(120));
+        self.clock.forward(Duration::from_secs(120));
         if self.random.percent(70) {
             self.complete(key, response(20)).await;
         }

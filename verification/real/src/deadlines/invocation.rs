@@ -27,13 +27,14 @@ use lambda_idempotency_rehearsal::{
     problem::{Context, Problem, Result},
     wire::{Proxy, When},
 };
+use testkit::clock::SetClock;
 
 use super::{
     judge::{Answer, Evidence},
     plan::{Lasting, Plan, Position, Way},
 };
 use crate::{
-    site::{Ahead, Site},
+    site::Site,
     tcp::{Protocol, TcpProxy},
 };
 
@@ -227,7 +228,7 @@ fn deadline_after(time: Duration) -> u64 {
 }
 
 fn engine(store: Arc<dyn Store>, ahead: Duration) -> Result<Idempotency> {
-    let builder = Idempotency::builder(store).function(FUNCTION).clock(Ahead(ahead));
+    let builder = Idempotency::builder(store).function(FUNCTION).clock(SetClock::system().ahead(ahead));
     builder.build().context("couldn't build the engine")
 }
 

@@ -8,13 +8,14 @@ use std::{
 use bytes::Bytes;
 use lambda_idempotency::{
     Builder, ErrorKind, Fingerprint, StoredKey,
-    store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, StoreErrorKind},
+    store::{Store, StoreError, StoreErrorKind, memory::MemoryStore},
     time::Timestamp,
 };
 use lambda_idempotency_layer::in_memory::{self, Invocation};
 use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use testkit::hooked::{Asked, Hooked, Then};
 
 use super::{answer::Answer, lock, scenario::Scenario, stage};
 
@@ -113,47 +114,26 @@ fn answer_of(report: Report, own_error: &str) -> Answer {
     }
 }
 
-/// Returns the record's key and the fingerprint that the layer computes from `event`. The store is a `Claims`, which
+/// Returns the record's key and the fingerprint that the layer computes from `event`. The store
 /// refuses the claim, so the function doesn't run.
 pub(super) async fn identity(event: Bytes, deadline: Timestamp) -> Result<(StoredKey, Fingerprint)> {
-    let claims = Arc::new(Claims::default());
+    let first = Arc::new(Mutex::new(None));
+    let notes = Arc::clone(&first);
+    let store = Hooked::new(MemoryStore::new(), move |key, asked| {
+        if let Asked::Put(put) = asked {
+            lock(&notes).get_or_insert_with(|| (key.clone(), put.record().fingerprint));
+        }
+        Then::Fail(StoreError::new(StoreErrorKind::Rejected, "this store refuses every call"))
+    });
     let settings = [("IDEMPOTENCY_STORE", "memory:"), ("IDEMPOTENCY_KEY", "/id")];
     let invocation = Invocation { event, deadline };
     let with = |builder: Builder| builder.function(stage::FUNCTION);
     let refuse = |_: &Bytes| Err(Bytes::new());
-    let delivered = in_memory::deliver(&settings, Arc::clone(&claims) as _, with, invocation, refuse).await;
+    let delivered = in_memory::deliver(&settings, Arc::new(store), with, invocation, refuse).await;
     drop(delivered.map_err(without_answer)?);
-    lock(&claims.first).take().ok_or_else(|| Problem::new("the layer claimed nothing"))
+    lock(&first).take().ok_or_else(|| Problem::new("the layer claimed nothing"))
 }
 
 fn without_answer(error: impl Display) -> Problem {
     Problem::new(format!("the layer gave no answer: {error}"))
-}
-
-/// A store that notes the first claim, and refuses every call.
-#[derive(Debug, Default)]
-struct Claims {
-    first: Mutex<Option<(StoredKey, Fingerprint)>>,
-}
-
-impl Store for Claims {
-    fn put<'a>(
-        &'a self,
-        key: &'a StoredKey,
-        put: &'a Put,
-    ) -> BoxFuture<'a, std::result::Result<PutOutcome, StoreError>> {
-        lock(&self.first).get_or_insert_with(|| (key.clone(), put.record().fingerprint));
-        Box::pin(async { Err(refused()) })
-    }
-
-    fn read<'a>(
-        &'a self,
-        _: &'a StoredKey,
-    ) -> BoxFuture<'a, std::result::Result<Option<Record>, StoreError>> {
-        Box::pin(async { Err(refused()) })
-    }
-}
-
-fn refused() -> StoreError {
-    StoreError::new(StoreErrorKind::Rejected, "this store refuses every call")
 }

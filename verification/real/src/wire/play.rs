@@ -16,7 +16,10 @@ use lambda_idempotency_rehearsal::{
     problem::{Context, Problem, Result},
     wire::Exchange,
 };
-use testkit::random::{Random, fresh_seed};
+use testkit::{
+    clock::SetClock,
+    random::{Random, fresh_seed},
+};
 
 use super::{
     answer::Answer,
@@ -29,7 +32,6 @@ use super::{
     stage::{FUNCTION, NO_TIME, Snapshot, Stage, Subject},
     watched::{Call, Interlude, Watched},
 };
-use crate::site::Ahead;
 
 /// How far the last delivery's clock is ahead: longer than any lease, skew margin included, and shorter than any
 /// retention.
@@ -195,9 +197,9 @@ impl<'r> Run<'r> {
         arrives.await;
         let second = self.closed(second, first.after.clone(), &system_clock(), lateness).await?;
 
-        let ahead = Ahead(UNTIL_ALL_LEASES_END);
+        let ahead = SetClock::system().ahead(UNTIL_ALL_LEASES_END);
         let before = Snapshot { at: ahead.now(), ..second.after.clone() };
-        let third = self.deliver(2, direct, ahead, patience).await?;
+        let third = self.deliver(2, direct, ahead.clone(), patience).await?;
         let third = self.closed(third, before, &ahead, lateness).await?;
         Ok(vec![first, second, third])
     }
@@ -235,7 +237,7 @@ impl<'r> Run<'r> {
         &self,
         nth: usize,
         store: Arc<dyn Store>,
-        clock_of_engine: impl Clock + Copy,
+        clock_of_engine: impl Clock,
         limit: Duration,
     ) -> Result<Answered> {
         let owners: Arc<Mutex<Vec<Owner>>> = Arc::default();
@@ -243,13 +245,12 @@ impl<'r> Run<'r> {
             Some(long) if nth == 0 => long.settle_within,
             _ => Some(SETTLE_WITHIN),
         };
+        let now = clock_of_engine.now();
         let configured = configured(clock_of_engine, Arc::clone(&owners), settle_within);
         let start = clock::start();
         let mut running = match self.stage.subject {
-            Subject::Library => {
-                tokio::spawn(self.by_library(nth, store, clock_of_engine.now(), configured)?)
-            }
-            Subject::Layer => tokio::spawn(self.by_layer(nth, store, clock_of_engine.now(), configured)),
+            Subject::Library => tokio::spawn(self.by_library(nth, store, now, configured)?),
+            Subject::Layer => tokio::spawn(self.by_layer(nth, store, now, configured)),
         };
         let (answer, retry_after) = match tokio::time::timeout(limit, &mut running).await {
             Ok(Ok(told)) => told?,
