@@ -97,12 +97,12 @@ pub mod lambda;
 // The kit for tests of a user's handlers.
 #[cfg(feature = "testing")]
 pub mod testing;
-// The client side: calls functions that use this library.
-#[cfg(feature = "client")]
-pub mod client;
 
 pub use idempotency::{Builder, Idempotency, Operation, Resolution};
 pub use invocation::Invocation;
+// The client side: calls functions that use this library.
+#[cfg(feature = "client")]
+pub use lambda_idempotency_client as client;
 #[cfg(any(test, feature = "conformance"))]
 pub use lambda_idempotency_core::conformance;
 #[doc(hidden)]

@@ -566,15 +566,6 @@ fn shadow_metric(would: &Would) -> Option<Metric> {
     })
 }
 
-/// A client sends its operation again. `cause` is the reason, and holds no key, body or address.
-#[cfg(feature = "client")]
-pub(crate) fn sent_again(attempt: u32, wait: std::time::Duration, cause: &str) {
-    let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    tracing::debug!(
-        target: TARGET, event = "sent_again", attempt, wait_ms, cause, "retries the operation after a wait"
-    );
-}
-
 /// Logged once for an [`Idempotency`](crate::Idempotency) and all its clones together.
 #[cfg(feature = "events")]
 pub(crate) fn unknown_deadline(settings: &Settings) {

@@ -3,10 +3,10 @@
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 pub(crate) mod named;
-#[cfg(feature = "postgres")]
-pub mod postgres;
-#[cfg(feature = "redis")]
-pub mod redis;
 
 pub use lambda_idempotency_core::store::*;
+#[cfg(feature = "postgres")]
+pub use lambda_idempotency_postgres as postgres;
+#[cfg(feature = "redis")]
+pub use lambda_idempotency_redis as redis;
 pub use named::NamedStore;

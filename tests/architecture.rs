@@ -59,8 +59,6 @@ const FACE: &[&str] = &[
     "lambda",
     // The kit for tests of a user's handlers.
     "testing",
-    // The client side of HTTP.
-    "client",
 ];
 
 /// The folders of the library's packages with a list of modules, each with the list.
@@ -119,7 +117,7 @@ static STORES: LazyLock<Vec<String>> = LazyLock::new(|| {
 const TABLE_OF_STORES: &str = "store::named";
 
 /// Modules that no other module may name, since they're for the library's users.
-const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "guide", "testing"];
+const NAMED_BY_NOBODY: &[&str] = &["conformance", "guide", "testing"];
 
 /// The types whose methods must be in at most [`MOST_FILES`] files, so that a reader finds them.
 const FEW_FILES: &[&str] = &["Idempotency", "Driver"];
@@ -194,8 +192,8 @@ const FAULT_WORDS: &[&str] = &[
 /// of an error, or the ways in which a faulty store breaks the contract.
 const NOT_FAULTS: &[&str] = &[
     "crates/core/src/store/error.rs: StoreErrorKind",
+    "crates/postgres/src/fault.rs: Class",
     "src/store/dynamodb/fault.rs: Class",
-    "src/store/postgres/fault.rs: Class",
     "testkit/src/faulty/sabotage.rs: Sabotage",
 ];
 
@@ -211,6 +209,23 @@ fn library_follows_its_layers() {
         let named = sources.iter().map(|(file, text)| paths(&shipped(text), &module(file)).len());
         assert!(named.sum::<usize>() > 100, "the imports weren't found");
         assert_eq!(violations(&sources, order), [""; 0], "{folder}");
+    }
+}
+
+/// The stores' and the client's packages use only the core's public names, and its clock.
+#[test]
+fn small_packages_follow_the_rules() {
+    for package in ["client", "postgres", "redis"] {
+        for (file, text) in read_under(&format!("crates/{package}/src")) {
+            assert!(text.lines().count() <= LONGEST_FILE, "{package}/{file} is too long");
+            let tokens = shipped(&text);
+            assert_eq!(clocks(&file, &tokens), [""; 0], "{package}");
+            // The client pins the core. A store works with every core that has the same contract.
+            let internal = ["lambda_idempotency_core", "internal"].map(str::to_owned);
+            let of_core = paths_of(&tokens, &["lambda_idempotency_core"]);
+            let names = of_core.iter().any(|named| named.path.starts_with(&internal));
+            assert!(package == "client" || !names, "{package}/{file} names the core's module `internal`");
+        }
     }
 }
 
@@ -692,7 +707,6 @@ fn upward_imports_are_found() {
         ("run.rs", "pub(in crate::lambda) fn f() {}"),
         ("run.rs", "#[cfg(feature = \"x\")]\nuse crate::idempotency;"),
         ("lambda.rs", "use crate::conformance;"),
-        ("lambda.rs", "use crate::client::Client;"),
         ("novelty.rs", "use crate::error::Error;"),
         ("store.rs", "use crate::*;"),
         ("store.rs", "use crate::{error::Error, *};"),

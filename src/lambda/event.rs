@@ -100,7 +100,6 @@ use crate::{
     fingerprint::Fingerprint,
     future::BoxFuture,
     idempotency::Idempotency,
-    internal::ErrorExt as _,
     internal::KeyFieldsExt as _,
     key::{Key, StoredKey},
     key_fields::KeyFields,

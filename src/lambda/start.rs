@@ -114,7 +114,7 @@ mod tests {
     use std::{any::type_name, error::Error as StdError};
 
     use super::*;
-    use crate::{Error, Failure, Key, RecordedFailure, RunError, internal::ErrorExt as _};
+    use crate::{Error, Failure, Key, RecordedFailure, RunError};
 
     type Boxed = Box<dyn StdError + Send + Sync>;
 

@@ -84,7 +84,10 @@ const WAYS_IN: &[(&str, By)] = &[
     ("optimistic", Simulated(&[Item::Mixed, Item::Conclusion])),
     ("optimistic_reading_first", Simulated(&[Item::Mixed])),
     ("run_in", Test("verification/real/tests/real/crash.rs", "interruptions_at_every_point_are_safe")),
-    ("begin_in", Test("tests/postgres/operations.rs", "operations_run_once_and_are_replayed")),
+    (
+        "begin_in",
+        Test("crates/postgres/tests/postgres/operations.rs", "operations_run_once_and_are_replayed"),
+    ),
     ("http", Test("functions/tests/deploy/aws.rs", "the_http_contract_holds_on_managed_instances")),
     ("events", Test("tests/wrappers/event.rs", "repeated_events_run_once_and_replay")),
     ("events_by", Test("tests/wrappers/event.rs", "keys_come_from_fields_or_request_ids")),

@@ -167,8 +167,9 @@ impl Error {
         self
     }
 
+    /// Adds the cause.
     #[must_use]
-    pub(crate) fn with_source(mut self, source: impl Into<Source>) -> Self {
+    pub fn with_source(mut self, source: impl Into<Source>) -> Self {
         self.source = Some(source.into());
         self
     }

@@ -9,7 +9,7 @@ use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
 use bytes::Bytes;
 
 use crate::{
-    error::{Error, RecordedFailure, Source},
+    error::{Error, RecordedFailure},
     failure::Failure,
     fingerprint::{Fingerprint, FingerprintBuilder},
     key::{Key, Scope, StoredKey},
@@ -94,8 +94,6 @@ pub trait ErrorExt: Sized {
     #[must_use]
     fn with_retry_after(self, retry_after: Duration) -> Self;
     #[must_use]
-    fn with_source(self, source: impl Into<Source>) -> Self;
-    #[must_use]
     fn rejection(self) -> Self;
     fn may_pass(&self) -> bool;
     #[must_use]
@@ -126,10 +124,6 @@ impl ErrorExt for Error {
 
     fn with_retry_after(self, retry_after: Duration) -> Self {
         Self::with_retry_after(self, retry_after)
-    }
-
-    fn with_source(self, source: impl Into<Source>) -> Self {
-        Self::with_source(self, source)
     }
 
     fn rejection(self) -> Self {

@@ -1,6 +1,5 @@
 //! The response that Lambda reads for a batch: the records to redeliver (`ReportBatchItemFailures`).
 
-use crate::internal::ErrorExt as _;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 

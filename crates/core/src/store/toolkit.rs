@@ -10,7 +10,7 @@ pub use super::{
 };
 pub use crate::{
     key::{Hex, parse_hex},
-    time::clock::{IDLE, LastAnswer, TOO_IDLE, within},
+    time::clock::{IDLE, LastAnswer, Stopwatch, TOO_IDLE, within},
 };
 
 /// How much longer a record or a chunk is kept than the executors need it, if the database removes it by its own clock,
