@@ -236,11 +236,25 @@ impl Idempotency {
     /// that they got from the store before this call.
     ///
     /// ```
-    /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
-    /// let idempotency =
-    ///     Idempotency::builder(MemoryStore::new()).function("orders").settings(|s| s.local_cache = 4 * 1024 * 1024).build()?;
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new();
+    /// let builder = Idempotency::builder(store.clone()).function("orders");
+    /// let idempotency = builder.settings(|s| s.local_cache = 4 * 1024 * 1024).build()?;
+    ///
+    /// let charge = idempotency.operation("charge")?;
+    /// let work = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
+    /// let first: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
+    /// // From here on, the cache answers even without the record.
+    /// for (key, _) in store.all() {
+    ///     store.set(&key, None);
+    /// }
+    /// let again: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
+    /// assert_eq!(first, again);
     /// idempotency.clear_local_cache();
-    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// # Ok(())
+    /// # }
     /// ```
     pub fn clear_local_cache(&self) {
         if let Some(cache) = &self.driver.shared.cache {

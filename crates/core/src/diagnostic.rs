@@ -22,7 +22,7 @@ impl From<Error> for Diagnostic {
 }
 
 impl From<Failure> for Diagnostic {
-    /// The error type is the permanent failure's own. For another error it's the type that [`run`] reports, or the Rust
+    /// The error type is the permanent failure's own. For another error it's the type that `lambda::run` reports, or the Rust
     /// type's name.
     fn from(failure: Failure) -> Self {
         Self { error_type: failure.error_type().to_owned(), error_message: failure.to_string() }
@@ -30,7 +30,7 @@ impl From<Failure> for Diagnostic {
 }
 
 impl<E: Into<Diagnostic> + fmt::Debug + 'static> From<RunError<E>> for Diagnostic {
-    /// Keeps the type of an error that a step in the handler returned, as [`run`] does.
+    /// Keeps the type of an error that a step in the handler returned, as `lambda::run` does.
     fn from(error: RunError<E>) -> Self {
         match error {
             RunError::Handler(error) => diagnosed(error).0,
@@ -42,7 +42,7 @@ impl<E: Into<Diagnostic> + fmt::Debug + 'static> From<RunError<E>> for Diagnosti
     }
 }
 
-/// Converts a handler's error as [`run`] does. Also returns this library's errors in it.
+/// Converts a handler's error as `lambda::run` does. Also returns this library's errors in it.
 pub fn diagnosed<E: Into<Diagnostic> + fmt::Debug + 'static>(error: E) -> (Diagnostic, Shown) {
     let found = shown_in_any(&error);
     // The conversion writes the error's text, which may show an error that isn't a source.

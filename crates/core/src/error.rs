@@ -19,7 +19,7 @@ pub enum ErrorKind {
     InProgress,
     /// An earlier run ended without an answer, and at-most-once, now or in the earlier run, forbids another run. Find
     /// out what happened, then settle the record by hand, with the command `idempotency complete` or `release`, or
-    /// with [`Idempotency::resolve`](crate::Idempotency::resolve).
+    /// with [`Idempotency::resolve`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Idempotency.html#method.resolve).
     OutcomeUnknown,
     /// The operation is done, or failed permanently, but its response wasn't retained. Don't repeat the operation; get
     /// the result some other way.
@@ -32,7 +32,7 @@ pub enum ErrorKind {
     /// are committed with its outcome, or that runs without a claim, may have run. Even then, nothing was **written**.
     Unavailable,
     /// The operation **ran**, but its outcome couldn't be stored: a retry may run it again.
-    /// [`Claim::release`](crate::Claim::release) returns this kind if it's unknown whether the key is released.
+    /// [`Claim::release`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Claim.html#method.release) returns this kind if it's unknown whether the key is released.
     Unrecorded,
     /// A condition on the handler's own writes failed. Nothing was written, neither these writes nor the
     /// outcome: re-read and retry, or report it to the caller.
@@ -419,7 +419,7 @@ impl RecordedFailure {
     }
 }
 
-/// The error of [`Operation::run`](crate::Operation::run) and of the event layers.
+/// The error of [`Operation::run`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.run) and of the event layers.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError<E> {
@@ -430,7 +430,7 @@ pub enum RunError<E> {
     /// [`Recording::Record`](crate::settings::Recording::Record); and if the handler returns
     /// [`Failure::permanent`](crate::Failure::permanent).
     ///
-    /// If this run's failure couldn't be stored, [`Operation::run`](crate::Operation::run) returns
+    /// If this run's failure couldn't be stored, [`Operation::run`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.run) returns
     /// [`Handler`](Self::Handler). The event layers return `Recorded` in that case too, because they've already
     /// converted the handler's error. Under at-most-once, they also do so if the conversion shows a step's refusal,
     /// which releases the key.

@@ -71,7 +71,7 @@ impl Failure {
     /// Use it only if nothing of that process runs any more. It may have had its effect. So the key isn't released: the
     /// claim's lease ends after 10 seconds, in which requests that the process sent may still have their effect. Then the
     /// next delivery takes over, and learns of the interruption by
-    /// [`ClaimHandle::is_takeover`](crate::ClaimHandle::is_takeover). If the lease ends sooner anyway, it stays. Under at-most-once, the claim stays too, and an operator
+    /// [`ClaimHandle::is_takeover`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.ClaimHandle.html#method.is_takeover). If the lease ends sooner anyway, it stays. Under at-most-once, the claim stays too, and an operator
     /// must settle it.
     ///
     /// ```

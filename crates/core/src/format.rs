@@ -12,7 +12,7 @@ use crate::{error::place, finite};
 /// The longest name of a format, in bytes.
 const MAX_FORMAT: usize = 32;
 
-/// How [`Operation::run`](crate::Operation::run) encodes a result for the record, and decodes it for a duplicate.
+/// How [`Operation::run`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.run) encodes a result for the record, and decodes it for a duplicate.
 ///
 /// The record names the format, unless it's JSON. If the record names another format than the operation's, the library
 /// refuses the result. If the record names no format, the result is JSON, which the library still reads after you

@@ -76,7 +76,7 @@ pub struct KeyFields {
 /// A key that this library names.
 #[derive(Debug)]
 struct Known {
-    /// The name of its function in [`keys`](crate::lambda::keys).
+    /// The name of its function in [`keys`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/lambda/keys/index.html).
     name: &'static str,
     /// The list whose only element the key identifies.
     list: Option<Selector>,
@@ -107,7 +107,7 @@ impl KeyFields {
     }
 
     /// Builds keys from fields that this library itself names by JSON Pointers: required ones, then optional ones. The
-    /// key's function in [`keys`](crate::lambda::keys) has this name.
+    /// key's function in [`keys`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/lambda/keys/index.html) has this name.
     pub(crate) fn known(name: &'static str, required: &[&'static str], optional: &[&'static str]) -> Self {
         let fields = required.iter().chain(optional);
         let fields = fields.filter_map(|field| Selector::new(field).ok()).collect();
@@ -123,7 +123,7 @@ impl KeyFields {
         Self { known: Some(Arc::new(known)), ..self }
     }
 
-    /// The name of the key's function in [`keys`](crate::lambda::keys), if this library names the key.
+    /// The name of the key's function in [`keys`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/lambda/keys/index.html), if this library names the key.
     pub(crate) fn name(&self) -> Option<&'static str> {
         self.known.as_ref().map(|known| known.name)
     }
@@ -181,15 +181,15 @@ impl KeyFields {
         unreadable.or_else(absent).map(|(field, _)| *field)
     }
 
-    /// Reads the key from `json`, if it has one. A key from [`keys`](crate::lambda::keys) brings the fields that its page
-    /// lists as compared: a [batch](crate::lambda::batch) whose closure returns the key compares these fields of `json`,
+    /// Reads the key from `json`, if it has one. A key from [`keys`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/lambda/keys/index.html) brings the fields that its page
+    /// lists as compared: a [batch](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/lambda/batch/index.html) whose closure returns the key compares these fields of `json`,
     /// in place of the whole record.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if `json` isn't JSON, a name on a pointer's path can't be read or appears twice, a
     /// JMESPath function can't use its argument, or the search exceeds its limits. Also for a key from
-    /// [`keys`](crate::lambda::keys) that identifies one element of a list, if the list has several. The error doesn't
+    /// [`keys`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/lambda/keys/index.html) that identifies one element of a list, if the list has several. The error doesn't
     /// quote `json`.
     pub fn key_of(&self, json: &[u8]) -> Result<Option<Key>, Error> {
         return Ok(self.found_in(json)?.map(|(key, fields)| match fields.fingerprint_of(json) {

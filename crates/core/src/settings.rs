@@ -17,7 +17,7 @@ pub enum Execution {
     /// are recorded as permanent failures.
     ///
     /// The exception is a released key: the handler can then start again. The key is released by an operator, by your
-    /// own call of [`Claim::release`](crate::Claim::release), by an HTTP response with [`Recording::Release`], or
+    /// own call of [`Claim::release`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Claim.html#method.release), by an HTTP response with [`Recording::Release`], or
     /// because the handler returns a nested step's refusal; see [`Settings::on_handler_error`]. The next run may repeat
     /// the effects from before the nested step. So before a nested step, put only effects that may be repeated, or make
     /// each effect a separate step.
@@ -29,13 +29,13 @@ pub enum Execution {
     /// over, and gets [`ErrorKind::OutcomeUnknown`] too.
     ///
     /// The library refuses what would allow a second run: unprotected runs ([`Settings::fail_open`]) when you build the
-    /// [`Idempotency`](crate::Idempotency), and [`optimistic`](crate::Idempotency::optimistic) and `begin_in` when you
+    /// [`Idempotency`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Idempotency.html), and [`optimistic`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Idempotency.html#method.optimistic) and `begin_in` when you
     /// call them.
     ///
     /// Settle a function's stale claims before you change the function from [`AtLeastOnce`](Self::AtLeastOnce). Those
     /// claims have an expiry, so a TTL or a sweep can remove them, and the handler can then start again. When you change
     /// a function to `AtLeastOnce`, its unresolved claims stay unresolved. `idempotency run-again --function NAME`
-    /// lets their next deliveries run; [`Resolution::RunAgain`](crate::Resolution::RunAgain) does so in code.
+    /// lets their next deliveries run; [`Resolution::RunAgain`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/enum.Resolution.html#variant.RunAgain) does so in code.
     AtMostOnce,
 }
 
@@ -67,9 +67,9 @@ pub enum Recording {
 /// Whether idempotency is in force. The environment variable `IDEMPOTENCY_MODE` can set it.
 ///
 /// [`Off`](Self::Off) and [`Shadow`](Self::Shadow) protect nothing: every duplicate runs the handler again. So
-/// the library logs a warning when an [`Idempotency`](crate::Idempotency) is built, and counts each delivery as
-/// [`NotEnforced`](crate::metrics::Metric::NotEnforced). With `IDEMPOTENCY_REQUIRED=1` in the environment, it
-/// refuses both modes, unless the environment has `IDEMPOTENCY_MODE=off!`. [`guide::operations`](crate::guide::operations) says what each wrapper does in each mode.
+/// the library logs a warning when an [`Idempotency`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Idempotency.html) is built, and counts each delivery as
+/// [`NotEnforced`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/metrics/enum.Metric.html#variant.NotEnforced). With `IDEMPOTENCY_REQUIRED=1` in the environment, it
+/// refuses both modes, unless the environment has `IDEMPOTENCY_MODE=off!`. [`guide::operations`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/guide/operations/index.html) says what each wrapper does in each mode.
 ///
 /// ```
 /// # extern crate lambda_idempotency_core as lambda_idempotency;
@@ -189,7 +189,7 @@ pub struct Settings {
     ///   The library sees the sources of a boxed error, such as `lambda_runtime::Error`, and of a
     ///   [`Failure`](crate::Failure). In any other error, it sees the refusals that the error's `Display` shows.
     ///
-    /// A task that the handler spawns must [pass the invocation on](crate::Invocation::current), or its steps aren't
+    /// A task that the handler spawns must [pass the invocation on](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Invocation.html#method.current), or its steps aren't
     /// the run's.
     pub on_handler_error: Recording,
     /// How long a duplicate waits while another delivery runs the operation. After that, the duplicate is refused
@@ -219,8 +219,8 @@ pub struct Settings {
     ///
     /// 0 keeps no response and no failure's details: for jobs whose answer no caller needs. A duplicate then gets
     /// [`ErrorKind::NotRetained`], or the success that you choose with
-    /// [`HttpLayer::on_not_retained`](crate::lambda::http::HttpLayer::on_not_retained) or
-    /// [`EventLayer::on_not_retained`](crate::lambda::event::EventLayer::on_not_retained). In a batch, such a duplicate
+    /// [`HttpLayer::on_not_retained`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/lambda/http/struct.HttpLayer.html#method.on_not_retained) or
+    /// [`EventLayer::on_not_retained`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/lambda/event/struct.EventLayer.html#method.on_not_retained). In a batch, such a duplicate
     /// counts as a success, unless the operation failed permanently.
     pub max_response: usize,
     /// How many bytes of settled records this process keeps in memory, to answer duplicates without a request.
@@ -241,7 +241,7 @@ pub struct Settings {
     ///
     /// - An operator's write from another process, such as `idempotency release` on a completed record, or an
     ///   operator's write whose answer was lost. After such a write, wait for the expiry, restart the function (by a
-    ///   new deployment), or have it call [`Idempotency::clear_local_cache`](crate::Idempotency::clear_local_cache). A [`resolve`](crate::Idempotency::resolve) by
+    ///   new deployment), or have it call [`Idempotency::clear_local_cache`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Idempotency.html#method.clear_local_cache). A [`resolve`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Idempotency.html#method.resolve) by
     ///   this `Idempotency` or a clone of it removes the entry.
     /// - A record that was removed by hand, or a table that was restored from a backup.
     /// - A clock of this process that's behind by more than the skew margin: the entry may then be replayed
@@ -249,29 +249,8 @@ pub struct Settings {
     ///
     /// Many processes start from one SnapStart snapshot, with the same memory, so the snapshot's cache must be empty.
     /// If the environment announces a snapshot (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), the library caches
-    /// only operations with a known [`Invocation`](crate::Invocation). No invocation is known before the snapshot is
-    /// taken. After a restore from any other snapshot, call [`Idempotency::clear_local_cache`](crate::Idempotency::clear_local_cache).
-    ///
-    /// ```
-    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let store = MemoryStore::new();
-    /// let builder = Idempotency::builder(store.clone()).function("orders");
-    /// let idempotency = builder.settings(|s| s.local_cache = 4 * 1024 * 1024).build()?;
-    ///
-    /// let charge = idempotency.operation("charge")?;
-    /// let work = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
-    /// let first: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
-    /// // From here on, the cache answers even without the record.
-    /// for (key, _) in store.all() {
-    ///     store.set(&key, None);
-    /// }
-    /// let again: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
-    /// assert_eq!(first, again);
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// only operations with a known [`Invocation`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Invocation.html). No invocation is known before the snapshot is
+    /// taken. After a restore from any other snapshot, call [`Idempotency::clear_local_cache`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Idempotency.html#method.clear_local_cache).
     pub local_cache: usize,
     /// How many settled records the local cache keeps at most, beside its limit in bytes. Default: as many as fit.
     pub local_cache_records: Option<usize>,

@@ -108,7 +108,7 @@ impl PostgresBuilder {
     /// The store looks up the schema of a `TABLE` once, by the default `search_path` of its own user: the one that the
     /// role, the database or the server sets. A session's own path never counts, so another client of a pooler can't
     /// send the records to another schema's table. Neither does the path of the transaction that you pass to
-    /// [`run_in`](crate::Operation::run_in).
+    /// [`run_in`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.run_in).
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = Some(table.into());
         self

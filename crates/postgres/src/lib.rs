@@ -116,7 +116,7 @@
 //!
 //! With `role`, set the limits once: `ALTER ROLE app SET statement_timeout = '750ms'` and
 //! `ALTER ROLE app SET lock_timeout = '250ms'`. Then the store's statements change no setting.
-//! [`run_in`](crate::Operation::run_in) takes an advisory lock, which may pin a proxy's session too.
+//! [`run_in`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.run_in) takes an advisory lock, which may pin a proxy's session too.
 //!
 //! By default, statements are unnamed, because a pooler sends a named statement to any free session. Each process
 //! numbers its names from the beginning (`s0`, `s1`, …), so the same name in that session can be another process's

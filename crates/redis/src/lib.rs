@@ -25,12 +25,12 @@
 //! these replicas takes over. **MemoryDB keeps acknowledged writes** in a log over several zones ("Understanding
 //! MemoryDB Multi-AZ", MemoryDB developer guide). Use it where you want Redis's protocol. If you can't tolerate two
 //! runs, keep the records in MemoryDB, DynamoDB or PostgreSQL. Or pass the
-//! [`generation`](crate::ClaimHandle::generation) to the system that makes the effect, and let that system reject older
+//! [`generation`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.ClaimHandle.html#method.generation) to the system that makes the effect, and let that system reject older
 //! generations. The generation is derived from the time, so it grows even after a record was lost.
 //!
 //! The store doesn't use Sentinel. Give it an address that leads to the primary: a proxy, a DNS name that the
 //! fail-over changes, or ElastiCache's primary endpoint. Until the address leads to the promoted replica, calls are
-//! refused and nothing runs. The [table of all stores](crate::guide::failure_modes#what-each-store-keeps) says
+//! refused and nothing runs. The [table of all stores](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/guide/failure_modes/index.html#what-each-store-keeps) says
 //! what each store keeps, and which tests show it.
 //!
 //! Four more limits:

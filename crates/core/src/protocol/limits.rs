@@ -10,7 +10,7 @@ pub(super) const SHORTEST_CALL: Duration = Duration::from_millis(250);
 /// A call isn't worth sending with less time than this, since no store answers sooner.
 pub(super) const SHORTEST_ANSWER: Duration = Duration::from_millis(10);
 /// The limit of a call that's sent although its own limit has passed, because its result is worth a short wait: twice
-/// [`SHORTEST_CALL`], since there's no second try.
+/// `SHORTEST_CALL`, since there's no second try.
 pub const LATE_CALL: Duration = Duration::from_millis(500);
 
 /// The time limits of one operation. They're computed once, from the settings, the invocation and the front end. Each

@@ -10,7 +10,7 @@ use crate::{
 /// Optional store capability: keeps the record in a transaction of the caller's own, so that the caller's work and its
 /// outcome are either both committed or both rolled back.
 ///
-/// [`Operation::run_in`](crate::Operation::run_in) and [`Operation::begin_in`](crate::Operation::begin_in) take any
+/// [`Operation::run_in`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.run_in) and [`Operation::begin_in`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.begin_in) take any
 /// store with this trait. The PostgreSQL store has it, and so has a small store in memory, in the repository's
 /// `tests/wrappers/own_transactions.rs`.
 ///

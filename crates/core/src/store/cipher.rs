@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::{future::BoxFuture, key::StoredKey, store::StoreError};
 
 /// Encrypts responses and recorded failures before they're stored, and decrypts them for a replay. Set it with
-/// [`Builder::cipher`](crate::Builder::cipher).
+/// [`Builder::cipher`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Builder.html#method.cipher).
 ///
 /// The record keeps the encryption key's id beside the ciphertext, in `encoding`. So an operator sees which
 /// records still need an old key, and [`decrypt`](Self::decrypt) gets the id that it needs. The rest of the record
