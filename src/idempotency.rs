@@ -391,12 +391,10 @@ impl Idempotency {
         &self.driver.settings
     }
 
-    #[cfg(feature = "events")]
     pub(crate) fn function_name(&self) -> &str {
         &self.function
     }
 
-    #[cfg(feature = "events")]
     pub(crate) fn operation_name(&self) -> Option<&str> {
         self.operation.as_deref()
     }

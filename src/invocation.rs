@@ -46,16 +46,13 @@ pub(crate) enum Stage {
     /// Claiming keys, and waiting for other deliveries' outcomes. A handler that starts then has half of the reserve.
     Claims = 1,
     /// Running handlers under protection. Their records may still be settled.
-    #[cfg(feature = "events")]
     Handlers = 2,
     /// Retrying settlements. A record that's still being settled when the response is due would be redelivered, and run
     /// again. So settlement gives up earlier, and the record is acknowledged although its outcome isn't recorded.
     Settlements = 3,
     /// Everything that the response waits for.
-    #[cfg(feature = "events")]
     Response = 4,
     /// Hiding messages, while the response waits. It's harmless if a message isn't hidden: SQS only redelivers it earlier.
-    #[cfg(feature = "events")]
     Hiding = 8,
 }
 
@@ -172,13 +169,11 @@ impl Invocation {
     }
 
     /// Sets the tenant, which becomes part of the keys of the invocation's steps.
-    #[cfg(feature = "events")]
     pub(crate) fn of_tenant(self, tenant: Option<&str>) -> Self {
         Self { tenant: tenant.map(Arc::from), ..self }
     }
 
     /// Sets the reserve of a batch.
-    #[cfg(feature = "events")]
     pub(crate) fn with_batch_reserve(self, reserve: Duration) -> Self {
         Self { batch_reserve: reserve, ..self }
     }
@@ -218,7 +213,6 @@ impl Invocation {
     }
 
     /// Uses leases of this length, which are extended while the handler runs.
-    #[cfg(feature = "events")]
     pub(crate) fn with_short_leases(self, length: Duration) -> Self {
         Self { short_lease: Some(length), ..self }
     }
@@ -297,7 +291,6 @@ mod tests {
         assert!(Invocation::unknown().beginning(&crate::time::system_clock()).began().is_none());
     }
 
-    #[cfg(feature = "events")]
     #[test]
     fn batch_ends_its_work_in_order() {
         let now = Timestamp::from_secs(1_795_000_000);

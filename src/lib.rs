@@ -82,15 +82,19 @@
 pub mod guide;
 
 // Vocabulary.
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "the wrappers use the rest"))]
 mod invocation;
 pub mod metrics;
 pub mod time;
 // The stores.
 pub mod store;
 // The code that applies the rules to one operation.
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "the wrappers use the rest"))]
 mod observe;
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "the wrappers use the rest"))]
 mod run;
 // The entry points and the wrappers.
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "the wrappers use the rest"))]
 mod idempotency;
 #[cfg(feature = "events")]
 pub mod lambda;

@@ -141,14 +141,12 @@ pub(crate) fn misused(error: &Error) {
 }
 
 /// Nothing ran, and the store wasn't asked, since there's no key to claim.
-#[cfg(feature = "events")]
 pub(crate) fn refused_unasked(error: &Error) {
     count(refusal(error.kind(), false));
     tracing::info!(target: TARGET, event = "refused", kind = error.kind().as_str(), "refused: {error}");
 }
 
 /// Nothing ran: the event can't be read as an HTTP request.
-#[cfg(feature = "http")]
 pub(crate) fn unreadable() {
     tracing::info!(
         target: TARGET, event = "refused", kind = "RequestUnreadable",
@@ -157,7 +155,6 @@ pub(crate) fn unreadable() {
 }
 
 /// Nothing ran: an idempotency key belongs to its caller, and the caller isn't verified.
-#[cfg(feature = "http")]
 pub(crate) fn caller_missing() {
     count(Metric::CallerMissing);
     tracing::info!(
@@ -167,7 +164,6 @@ pub(crate) fn caller_missing() {
 }
 
 /// Nothing ran: the request carries credentials, but the caller is unknown. `found` says where the credentials are.
-#[cfg(feature = "http")]
 pub(crate) fn caller_unknown(found: &str) {
     count(Metric::CallerUnknown);
     tracing::error!(
@@ -180,7 +176,6 @@ pub(crate) fn caller_unknown(found: &str) {
 
 /// The handler ran and failed, and its failure is the operation's outcome. The error isn't passed on to the
 /// runtime. Its text isn't logged, since it may contain anything.
-#[cfg(feature = "http")]
 pub(crate) fn failure_recorded(how: &'static str, error_type: &'static str) {
     tracing::error!(
         target: TARGET, event = "failure_recorded", error_type,
@@ -190,7 +185,6 @@ pub(crate) fn failure_recorded(how: &'static str, error_type: &'static str) {
 }
 
 /// The text of the body's error isn't logged, since it may contain anything.
-#[cfg(feature = "http")]
 pub(crate) fn broken_off() {
     tracing::error!(
         target: TARGET, event = "response_broken_off",
@@ -199,7 +193,6 @@ pub(crate) fn broken_off() {
 }
 
 /// A response has a header that Lambda doesn't deliver.
-#[cfg(feature = "http")]
 pub(crate) fn header_dropped(name: &str) {
     tracing::error!(
         target: TARGET, event = "header_dropped", name,
@@ -209,7 +202,6 @@ pub(crate) fn header_dropped(name: &str) {
 }
 
 /// Logged when the layer is configured.
-#[cfg(feature = "http")]
 pub(crate) fn record_when_unused() {
     tracing::warn!(
         target: TARGET, event = "record_when_unused",
@@ -219,7 +211,6 @@ pub(crate) fn record_when_unused() {
 }
 
 /// A record of a batch is returned for redelivery. `identifier` is the source's own name for the record.
-#[cfg(feature = "events")]
 pub(crate) fn returned(
     source: &'static str,
     identifier: &str,
@@ -239,7 +230,6 @@ pub(crate) fn returned(
 
 /// Every record of a batch is returned for redelivery. Lambda still counts the invocation as a success, unless
 /// `fail_if_all_fail` makes the function fail.
-#[cfg(feature = "events")]
 pub(crate) fn all_failed(source: &'static str, records: usize) {
     count(Metric::AllFailed);
     tracing::error!(target: TARGET, event = "all_failed", source, records, "every record of the batch is redelivered");
@@ -567,7 +557,6 @@ fn shadow_metric(would: &Would) -> Option<Metric> {
 }
 
 /// Logged once for an [`Idempotency`](crate::Idempotency) and all its clones together.
-#[cfg(feature = "events")]
 pub(crate) fn unknown_deadline(settings: &Settings) {
     let lease_ms = lease_ms(settings);
     tracing::warn!(

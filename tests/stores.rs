@@ -96,7 +96,6 @@ mod dynamodb {
     }
 }
 
-#[cfg(feature = "postgres")]
 mod postgres {
     use lambda_idempotency::{
         StoredKey,
@@ -208,7 +207,6 @@ mod postgres {
     }
 }
 
-#[cfg(feature = "redis")]
 mod redis {
     use lambda_idempotency::store::redis::RedisStore;
 

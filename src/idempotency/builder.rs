@@ -202,7 +202,6 @@ impl Builder {
             is_snapshotted,
             is_in_lambda: variable("AWS_LAMBDA_RUNTIME_API").is_some(),
             no_invocation: std::sync::Once::new(),
-            #[cfg(feature = "events")]
             unknown_deadline: std::sync::Once::new(),
         };
         let idempotency = Idempotency {

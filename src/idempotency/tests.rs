@@ -4,20 +4,17 @@
 #![expect(clippy::disallowed_methods, reason = "the tests control tokio's paused clock")]
 
 mod bank;
-#[cfg(feature = "events")]
 mod batches;
 mod cache;
 mod clocks;
 mod fail_open;
 mod fencing;
 mod lease;
-#[cfg(feature = "metrics")]
 mod metrics;
 mod modes;
 mod operator;
 mod optimistic;
 mod outages;
-#[cfg(feature = "http")]
 mod requests;
 mod results;
 mod settings;

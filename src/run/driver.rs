@@ -69,7 +69,6 @@ pub(crate) struct Shared {
     /// Makes sure that an operation outside any invocation is logged once.
     pub(crate) no_invocation: Once,
     /// Makes sure that an unknown deadline is logged once.
-    #[cfg(feature = "events")]
     pub(crate) unknown_deadline: Once,
 }
 

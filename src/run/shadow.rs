@@ -15,6 +15,7 @@ use crate::{
     error::ErrorKind,
     fingerprint::Fingerprint,
     future::BoxFuture,
+    internal::SettingsExt as _,
     internal::StoredResponseExt as _,
     invocation::Invocation,
     key::StoredKey,
@@ -78,10 +79,7 @@ struct Shadow {
 /// Returns whether to run a delivery that enforcing would refuse as `kind` before any request to the store. If
 /// idempotency isn't enforced, the delivery runs. This function then counts the delivery and, in shadow mode, reports
 /// it.
-#[cfg(feature = "events")]
 pub(crate) fn lets_pass(driver: &Driver, kind: &'static str) -> bool {
-    use crate::internal::SettingsExt as _;
-
     if driver.settings.is_enforced() {
         return false;
     }

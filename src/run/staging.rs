@@ -152,7 +152,6 @@ impl Staging {
     }
 
     /// Whether the handler has staged writes.
-    #[cfg(feature = "events")]
     pub(crate) fn has_writes(&self) -> bool {
         self.slot().staged.writes.is_some()
     }

@@ -126,7 +126,6 @@ pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn An
 }
 
 /// Polls `running` until it's done, but not after the time `at`. Returns `None` if it isn't done by then.
-#[cfg(feature = "events")]
 pub(crate) async fn until<T>(
     clock: &dyn Clock,
     at: Option<Timestamp>,

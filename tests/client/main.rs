@@ -5,13 +5,10 @@
 mod answers;
 mod budget;
 mod keys;
-#[cfg(feature = "http")]
 mod layer;
 mod lost;
-#[cfg(feature = "metrics")]
 mod silence;
 mod stage;
 
 use testkit::http_server;
-#[cfg(feature = "metrics")]
 use testkit::{audit, recording};

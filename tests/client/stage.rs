@@ -47,12 +47,10 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn new(script: impl IntoIterator<Item = Reply>) -> Self {
-        #[cfg(feature = "metrics")]
         crate::recording::begin();
         let received = Arc::new(Mutex::new(Vec::new()));
         let (seen, script) = (Arc::clone(&received), Mutex::new(script.into_iter().collect::<Vec<_>>()));
         let server = Server::start(move |request| {
-            #[cfg(feature = "metrics")]
             crate::silence::note(&request);
             seen.lock().unwrap().push(request);
             let mut script = script.lock().unwrap();
@@ -90,7 +88,6 @@ impl Stage {
 
 /// Builds a client for loopback that ignores proxies from the environment.
 pub(crate) fn client(rules: IdempotentRequests) -> ClientWithMiddleware {
-    #[cfg(feature = "metrics")]
     crate::recording::shown(&rules);
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     ClientBuilder::new(http).with(rules).build()

@@ -2,7 +2,6 @@
 
 #![allow(clippy::type_complexity, reason = "tables of test cases have long types")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
-#![cfg(feature = "dynamodb")]
 #![expect(clippy::disallowed_methods, reason = "these tests measure real timeouts")]
 
 mod bytes;

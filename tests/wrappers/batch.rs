@@ -1,13 +1,11 @@
 //! Batch workers: each record is claimed, handled and settled separately.
 
-#[cfg(feature = "metrics")]
 mod all_failed;
 mod leases;
 mod property;
 mod records;
 mod streams;
 mod support;
-#[cfg(feature = "sqs-visibility")]
 mod visibility;
 
 use std::{

@@ -16,6 +16,5 @@ mod transactions;
 
 #[cfg(feature = "dynamodb")]
 use testkit::emulator;
-#[cfg(feature = "sqs-visibility")]
 use testkit::http_server;
 use testkit::{api, audit, cases, clauses, front_ends, recording};

@@ -101,7 +101,6 @@ impl Runs {
 enum FrontEnd {
     Run,
     ByHand,
-    #[cfg(feature = "macros")]
     Attribute,
     Http,
     Streaming,
@@ -113,7 +112,6 @@ enum FrontEnd {
 const FRONT_ENDS: &[FrontEnd] = &[
     FrontEnd::Run,
     FrontEnd::ByHand,
-    #[cfg(feature = "macros")]
     FrontEnd::Attribute,
     FrontEnd::Http,
     FrontEnd::Streaming,
@@ -142,7 +140,6 @@ fn text(body: &Body) -> String {
 }
 
 /// A function with the attribute `#[idempotent]`.
-#[cfg(feature = "macros")]
 #[lambda_idempotency::idempotent(key = key, compare = 1)]
 async fn attributed(key: &str, runs: &Runs, idempotency: &Idempotency) -> Result<String, std::io::Error> {
     Ok(runs.next())
@@ -168,7 +165,6 @@ impl FrontEnd {
                 let Settled::Recorded = claim.complete(answer.clone()).await? else { panic!("superseded") };
                 Ok(answer)
             }
-            #[cfg(feature = "macros")]
             Self::Attribute => {
                 Ok(attributed(key, &handler, idempotency).await.map_err(|error| error.to_string())?)
             }

@@ -82,7 +82,6 @@ async fn client_retries_replay_on_every_front_end() {
     }
 }
 
-#[cfg(feature = "jmespath")]
 #[tokio::test]
 async fn client_retries_with_body_keys_are_replayed() {
     for (name, first, again) in front_ends() {

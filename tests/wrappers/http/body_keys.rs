@@ -41,7 +41,6 @@ async fn body_fields_replace_the_header() {
     assert_eq!((status, runs.count()), (201, 2));
 }
 
-#[cfg(feature = "jmespath")]
 #[tokio::test]
 async fn jmespath_expressions_select_keys() {
     let runs = Runs::default();
