@@ -25,7 +25,7 @@ use crate::{
         replay::Replay,
         response::Verdict,
         right::Right,
-        staging::{AnyAnswer, OnDeclined, Staging},
+        staging::{AnyAnswer, OnDeclined, Staged, Staging},
         watch::{Ended, caught},
     },
     settings::Execution,
@@ -85,6 +85,23 @@ pub(super) enum Finished {
     Replayed(Replay),
     /// The last attempt to commit the handler's writes failed.
     NotCommitted(Declined),
+}
+
+/// What follows from the settlement of a handler's result.
+enum Concluded<'t> {
+    Ran,
+    RanUnrecorded,
+    Replayed(Replay),
+    /// A condition of the handler's writes failed, and its `on_declined` closure is to answer.
+    Declined(Box<ToAnswer<'t>>),
+}
+
+/// What an `on_declined` closure needs to answer, and what follows if it doesn't.
+struct ToAnswer<'t> {
+    right: Right<'t>,
+    error: Error,
+    on_declined: OnDeclined,
+    details: Box<dyn Any + Send + Sync>,
 }
 
 /// The message of the failure that's recorded if the handler's writes weren't applied.
@@ -175,52 +192,22 @@ where
     loop {
         // Accepts no more writes, even if a task that outlives the handler still has the `Staging`.
         let staged = staging.close();
-        let (verdict, answer) = match (ended, declined_error.take()) {
-            (Ended::Returned(Ok(judged)), _) => judged,
-            (Ended::Returned(Err(error)), _) => {
-                let why = "a condition of the handler's writes failed";
-                return Box::pin(give_up(driver, right, &refusals, why, error))
-                    .await
-                    .map(Protected::Replayed);
+        let (verdict, answer) = match ended.answered() {
+            Ok(judged) => judged,
+            Err(ended) => {
+                let unanswered = Box::pin(unanswered(driver, right, &refusals, ended, declined_error));
+                return unanswered.await.map(Protected::Replayed);
             }
-            // The handler has run, and only its `on_declined` closure didn't begin. So under at-most-once, the handler
-            // must not run again.
-            (Ended::NotBegun, Some(error)) => {
-                let given_up = Box::pin(give_up(driver, right, &refusals, NOT_APPLIED, error));
-                return given_up.await.map(Protected::Replayed);
-            }
-            (Ended::Panicked(payload), _) => {
-                observe::panicked(&key, right.generation());
-                // The caller gets the panic, however the settlement ends.
-                let _ = right.settle(panic_verdict(driver, &key, &refusals)).await;
-                return Err(Stopped::Panicked(payload));
-            }
-            (Ended::CutOff, _) => {
-                let is_replaced = Box::pin(is_replaced(driver, &right)).await;
-                let error = cut_off(driver, &right, is_replaced);
-                Box::pin(right.give_up()).await;
-                return Err(error.into());
-            }
-            (Ended::NotBegun, None) => return Err(Box::pin(release_unrun(driver, right)).await.into()),
         };
         // Boxed like the handler's future, since the settlement's future is the largest one here.
-        let declined_by = match Box::pin(finish(driver, &mut right, verdict, staged.writes)).await? {
-            Finished::Ran => return Ok(Protected::Ran(answer)),
-            Finished::RanUnrecorded => return Ok(Protected::RanUnrecorded(answer)),
-            Finished::Replayed(replay) => return Ok(Protected::Replayed(replay)),
-            Finished::NotCommitted(declined_by) => declined_by,
+        let declined = match Box::pin(conclude(driver, right, &refusals, verdict, staged)).await? {
+            Concluded::Ran => return Ok(Protected::Ran(answer)),
+            Concluded::RanUnrecorded => return Ok(Protected::RanUnrecorded(answer)),
+            Concluded::Replayed(replay) => return Ok(Protected::Replayed(replay)),
+            Concluded::Declined(declined) => *declined,
         };
-        let Declined { why, details, store_error, is_in_doubt } = declined_by;
-        // The caller gets this error only if the next settlement has fenced every attempt at the transaction. So the error
-        // never says that the transaction is in doubt.
-        let error = declined(&key, why, store_error, false);
-        observe::not_committed(&key, &error, is_in_doubt);
-        let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
-        else {
-            let given_up = Box::pin(give_up(driver, right, &refusals, NOT_APPLIED, error));
-            return given_up.await.map(Protected::Replayed);
-        };
-        declined_error = Some(error);
+        let (on_declined, details) = (declined.on_declined, declined.details);
+        (right, declined_error) = (declined.right, Some(declined.error));
         staging.reopen();
         let answering =
             answer_declined(driver, &key, &refusals, on_declined, &*details, &mut judge, &mut again);
@@ -275,6 +262,68 @@ async fn enter<'t>(
         running: Some(Running::inside(key)),
     };
     Ok(Entry::Run(Box::new((right, staging, context))))
+}
+
+/// Ends an operation whose handler gave no answer. `declined_error` is the error for which `on_declined` was called, if it
+/// was called.
+async fn unanswered(
+    driver: &Driver,
+    mut right: Right<'_>,
+    refusals: &Refusals,
+    ended: Ended<Error>,
+    declined_error: Option<Error>,
+) -> Result<Replay, Stopped> {
+    match (ended, declined_error) {
+        (Ended::Returned(error), _) => {
+            let why = "a condition of the handler's writes failed";
+            give_up(driver, right, refusals, why, error).await
+        }
+        // The handler has run, and only its `on_declined` closure didn't begin. So under at-most-once, the handler must not
+        // run again.
+        (Ended::NotBegun, Some(error)) => give_up(driver, right, refusals, NOT_APPLIED, error).await,
+        (Ended::NotBegun, None) => Err(release_unrun(driver, right).await.into()),
+        (Ended::Panicked(payload), _) => {
+            let key = right.key().clone();
+            observe::panicked(&key, right.generation());
+            // The caller gets the panic, however the settlement ends.
+            let _ = right.settle(panic_verdict(driver, &key, refusals)).await;
+            Err(Stopped::Panicked(payload))
+        }
+        (Ended::CutOff, _) => {
+            let is_replaced = is_replaced(driver, &right).await;
+            let error = cut_off(driver, &right, is_replaced);
+            right.give_up().await;
+            Err(error.into())
+        }
+    }
+}
+
+/// Settles as the verdict says, with the handler's writes if there are any. If their last attempt failed, gives up, or lets
+/// the handler's `on_declined` closure answer.
+async fn conclude<'t>(
+    driver: &Driver,
+    mut right: Right<'t>,
+    refusals: &Refusals,
+    verdict: Verdict,
+    staged: Staged,
+) -> Result<Concluded<'t>, Stopped> {
+    let Declined { why, details, store_error, is_in_doubt } =
+        match finish(driver, &mut right, verdict, staged.writes).await? {
+            Finished::Ran => return Ok(Concluded::Ran),
+            Finished::RanUnrecorded => return Ok(Concluded::RanUnrecorded),
+            Finished::Replayed(replay) => return Ok(Concluded::Replayed(replay)),
+            Finished::NotCommitted(declined_by) => declined_by,
+        };
+    // The caller gets this error only if the next settlement has fenced every attempt at the transaction. So the error
+    // never says that the transaction is in doubt.
+    let error = declined(right.key(), why, store_error, false);
+    observe::not_committed(right.key(), &error, is_in_doubt);
+    match (why, details, staged.on_declined) {
+        (Decline::Condition, Some(details), Some(on_declined)) => {
+            Ok(Concluded::Declined(Box::new(ToAnswer { right, error, on_declined, details })))
+        }
+        _ => give_up(driver, right, refusals, NOT_APPLIED, error).await.map(Concluded::Replayed),
+    }
 }
 
 /// Gives up on an operation: its writes weren't applied, and no `on_declined` closure gave an answer. Settles the

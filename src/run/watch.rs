@@ -26,6 +26,23 @@ pub(super) enum Ended<T> {
     NotBegun,
 }
 
+impl<T, E> Ended<Result<T, E>> {
+    /// Returns the answer of a handler that returned one.
+    ///
+    /// # Errors
+    ///
+    /// How else it ended.
+    pub(super) fn answered(self) -> Result<T, Ended<E>> {
+        Err(match self {
+            Self::Returned(Ok(answer)) => return Ok(answer),
+            Self::Returned(Err(error)) => Ended::Returned(error),
+            Self::Panicked(payload) => Ended::Panicked(payload),
+            Self::CutOff => Ended::CutOff,
+            Self::NotBegun => Ended::NotBegun,
+        })
+    }
+}
+
 /// The time until which a handler may be polled. An extension of its lease moves that time.
 pub(super) struct CutOff {
     at: AtomicU64,
