@@ -241,9 +241,6 @@ const KNOWN_CYCLES: &[&str] = &[
     "layer/src: proxy",
     "layer/src: recorded",
     "layer/src: turn",
-    "rehearsal/src: judge",
-    "rehearsal/src: report",
-    "rehearsal/src: stage",
     "verification/src: configuration",
     "verification/src: model",
     "verification/src: audit",
@@ -255,12 +252,6 @@ const KNOWN_CYCLES: &[&str] = &[
     "verification/src: reached",
     "verification/src: scheduler",
     "verification/src: undone",
-    "verification/real/src: backend",
-    "verification/real/src: form",
-    "verification/real/src: behind",
-    "verification/real/src: calls",
-    "verification/real/src: play",
-    "verification/real/src: watched",
 ];
 
 #[test]
