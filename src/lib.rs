@@ -56,6 +56,7 @@
 //! | `client` | no | the module `client`: a `reqwest` client that sends the same key in every attempt |
 //! | `redis` | no | the Redis and Valkey store; needs no AWS crate |
 //! | `postgres` | no | the PostgreSQL store, and the record in the handler's own transaction |
+//! | `admin` | no | for operators' tools: the stores' method `scan`, and `check_servers` of the Redis store |
 //! | `metrics` | no | counters and latencies through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | no | the conformance suite for stores |
 //! | `testing` | no | the module `testing`: tests of your handler, in virtual time |

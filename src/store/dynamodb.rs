@@ -103,6 +103,7 @@ mod environment;
 mod expressions;
 mod fault;
 mod random;
+#[cfg(feature = "admin")]
 mod scan;
 mod table;
 mod transaction;

@@ -162,6 +162,7 @@ mod fault;
 mod limits;
 mod place;
 mod puts;
+#[cfg(feature = "admin")]
 mod scan;
 mod schema;
 mod source;

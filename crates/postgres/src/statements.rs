@@ -45,6 +45,7 @@ pub(super) struct Statements {
     /// Deletes some expired records.
     pub(super) sweep: Statement,
     /// Reads some records, ordered by key.
+    #[cfg_attr(not(feature = "admin"), allow(dead_code, reason = "only `scan` uses it"))]
     pub(super) scan: Statement,
 }
 

@@ -93,6 +93,7 @@ impl Nodes {
     }
 
     /// Returns all nodes that have slots, in an order that's stable while the cluster doesn't change.
+    #[cfg(feature = "admin")]
     pub(super) async fn all(&self, connector: &Connector) -> Result<Vec<Arc<Node>>, Fault> {
         if !self.is_cluster {
             return Ok(vec![self.at(self.seed())]);

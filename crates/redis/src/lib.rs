@@ -113,12 +113,14 @@
 mod address;
 mod builder;
 mod call;
+#[cfg(feature = "admin")]
 mod check;
 mod cluster;
 mod codec;
 mod connection;
 mod fault;
 mod last_word;
+#[cfg(feature = "admin")]
 mod scan;
 mod transition;
 

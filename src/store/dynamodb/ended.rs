@@ -11,7 +11,6 @@ use serde_json::value::RawValue;
 use super::{
     DynamoDbStore, RECORD_SORT_KEY,
     codec::{self, Item},
-    scan::CHUNK,
 };
 use crate::{
     error::{Error, place},
@@ -26,6 +25,11 @@ use crate::{
 
 /// The only view type that shows what a write changed.
 const VIEW: &str = "NEW_AND_OLD_IMAGES";
+
+/// Marks the stored key of a chunk. A record's stored key never contains this text, because the names in it can't
+/// contain a `#`. In a table with a sort key but no partition, a chunk has its record's stored key. There, only the
+/// sort key marks the chunk.
+pub(super) const CHUNK: &str = "#part#";
 
 /// An operation that ended, as the table's stream reports it. [`DynamoDbStore::ended_in`] returns this value.
 ///
@@ -120,6 +124,21 @@ struct Detail<'a> {
 }
 
 impl DynamoDbStore {
+    /// The names of the table's key attributes.
+    pub(super) fn key_names(&self) -> impl Iterator<Item = &str> {
+        [self.inner.attributes.of(Field::Id)].into_iter().chain(self.inner.sort_key.as_deref())
+    }
+
+    pub(super) fn other_key(&self) -> StoreError {
+        let table = &self.inner.table;
+        StoreError::new(
+            StoreErrorKind::Rejected,
+            format!(
+                "table `{table}` has a key that differs from the configuration; run `idempotency table check`"
+            ),
+        )
+    }
+
     /// Checks whether a change in the table's stream ended an operation, and returns that operation. `record` is one
     /// element of `Records`, in JSON, as Lambda delivers it. This method sends no request.
     ///

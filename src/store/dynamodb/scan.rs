@@ -2,20 +2,15 @@
 
 use aws_sdk_dynamodb::types::AttributeValue;
 
-use super::{DynamoDbStore, RECORD_SORT_KEY, attempts::observed, codec, codec::Item, table};
+use super::{DynamoDbStore, RECORD_SORT_KEY, attempts::observed, codec, codec::Item, ended::CHUNK, table};
 use crate::{
     key::StoredKey,
     record::Record,
     store::{
-        Page, StoreError, StoreErrorKind,
+        Page, StoreError,
         toolkit::{self as admin, Field},
     },
 };
-
-/// Marks the stored key of a chunk. A record's stored key never contains this text, because the names in it can't
-/// contain a `#`. In a table with a sort key but no partition, a chunk has its record's stored key. There, only the
-/// sort key marks the chunk.
-pub(super) const CHUNK: &str = "#part#";
 
 /// Items, and the key of the last item if more items follow.
 type Items = (Vec<Item>, Option<Item>);
@@ -117,11 +112,6 @@ impl DynamoDbStore {
         }
     }
 
-    /// The names of the table's key attributes.
-    pub(super) fn key_names(&self) -> impl Iterator<Item = &str> {
-        [self.inner.attributes.of(Field::Id)].into_iter().chain(self.inner.sort_key.as_deref())
-    }
-
     fn position_of(&self, key: &Item) -> Result<String, StoreError> {
         let values = self.key_names().map(|name| match key.get(name) {
             Some(AttributeValue::S(value)) => Ok(value.clone()),
@@ -148,15 +138,5 @@ impl DynamoDbStore {
         }
         let record = self.decode(&key, item);
         Ok(Some((key, record)))
-    }
-
-    pub(super) fn other_key(&self) -> StoreError {
-        let table = &self.inner.table;
-        StoreError::new(
-            StoreErrorKind::Rejected,
-            format!(
-                "table `{table}` has a key that differs from the configuration; run `idempotency table check`"
-            ),
-        )
     }
 }

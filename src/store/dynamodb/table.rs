@@ -167,6 +167,7 @@ impl DynamoDbStore {
     }
 
     /// Compares the table's key with the configured one. Without permission to describe the table, it checks nothing.
+    #[cfg(feature = "admin")]
     pub(super) async fn check_keys(&self) -> Result<(), StoreError> {
         let table = self.describe().await.ok().flatten();
         match table.and_then(|table| self.keys_problem(&table)) {
