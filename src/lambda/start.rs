@@ -16,7 +16,7 @@ use crate::lambda::diagnosed;
 /// `lambda_runtime::run` reports the box's type, `&alloc::boxed::Box<dyn …>`. With this function, Lambda reports the
 /// step's type, such as `Idempotency.InProgress`, on which a state machine's `Retry` or a caller can match:
 ///
-/// | the handler's error is, or has as a [source](StdError::source) | Lambda reports |
+/// | the handler's error is, or has as a [source](std::error::Error::source) | Lambda reports |
 /// |---|---|
 /// | this library's [`Error`](crate::Error), in [`RunError`](crate::RunError) too | `Idempotency.` and the [`ErrorKind`](crate::ErrorKind)'s name |
 /// | [`RunError::Recorded`](crate::RunError::Recorded), such as a step's [`Failure::permanent`](crate::Failure::permanent) | the recorded failure's type |

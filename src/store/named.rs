@@ -7,7 +7,7 @@ use std::{env, sync::Arc};
 #[cfg(feature = "dynamodb")]
 use crate::store::dynamodb::DynamoDbStore;
 #[allow(unused_imports, reason = "unused if the features of all stores are off")]
-use crate::store::{FromUrl, StoreBuilder};
+use crate::store::{StoreBuilder, toolkit::FromUrl};
 use crate::{
     error::{Error, ErrorKind},
     settings::Mode,

@@ -13,7 +13,7 @@ mod serialized;
 pub mod toolkit;
 
 pub use admin::{Page, TableProblem};
-pub use builder::{Configured, FromUrl, StoreBuilder};
+pub use builder::StoreBuilder;
 pub use caller::CallerTransactions;
 pub use cipher::Cipher;
 pub use error::{StoreError, StoreErrorKind};

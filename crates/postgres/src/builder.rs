@@ -20,10 +20,7 @@ use super::{
 };
 use lambda_idempotency_core::{
     Error, ErrorKind,
-    store::{
-        Configured, FromUrl,
-        toolkit::{ATTEMPT_TIMEOUT, IDLE, decoded},
-    },
+    store::toolkit::{ATTEMPT_TIMEOUT, Configured, FromUrl, IDLE, decoded},
 };
 
 const DEFAULT_TABLE: &str = "idempotency";

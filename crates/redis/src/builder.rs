@@ -16,7 +16,7 @@ use super::{
 };
 use lambda_idempotency_core::{
     Error, ErrorKind,
-    store::{Configured, FromUrl, toolkit::ATTEMPT_TIMEOUT},
+    store::toolkit::{ATTEMPT_TIMEOUT, Configured, FromUrl},
 };
 
 const DEFAULT_KEY_PREFIX: &str = "idempotency:";

@@ -30,7 +30,7 @@ use crate::{
     outcome::{Outcome, StoredResponse},
     record::{Generation, Owner, Record, State},
     settings::Execution,
-    store::{Configured, toolkit::ATTEMPT_TIMEOUT},
+    store::toolkit::{ATTEMPT_TIMEOUT, Configured},
     time::Timestamp,
 };
 

@@ -3,7 +3,7 @@
 use super::{DynamoDbBuilder, DynamoDbStore};
 use crate::{
     error::{Error, ErrorKind},
-    store::{FromUrl, toolkit::decoded},
+    store::toolkit::{FromUrl, decoded},
 };
 
 impl FromUrl for DynamoDbStore {

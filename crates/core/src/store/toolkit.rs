@@ -1,9 +1,10 @@
-//! Parts that several stores need: a record's fields, waiting with a limit, and the parameters of a store's URL.
+//! Parts that several stores need: a builder that a URL can make, a record's fields, waiting with a limit, and the parameters of a store's URL.
 
 use std::time::Duration;
 
 pub use super::{
     admin::{foreign, parts, position},
+    builder::{Configured, FromUrl},
     codec::{Field, Fields, NOT_IN_RANGE, Unreadable, Value, claim, decode, value},
     error::{innermost, sentence},
     parameter::decoded,
