@@ -5,6 +5,8 @@
 //! first_call bare|library|warm-up      prints the microseconds of the init and of the first call
 //! ```
 
+#![expect(clippy::disallowed_methods, reason = "the example measures real time")]
+
 use std::{error::Error, io::Write as _, time::Instant};
 
 use aws_sdk_dynamodb::types::AttributeValue;

@@ -187,6 +187,7 @@ fn every_entry_point_is_tested() {
         "stored_key",
         "outcome_of",
         "clear_local_cache",
+        "warm_up",
         "from_env",
     ];
     let mut found = BTreeSet::new();

@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency_rehearsal::{clock, database::Database};
-use lambda_idempotency_verification_real::wire::Proxy;
+use lambda_idempotency_rehearsal::{clock, database::Database, wire::Exchange};
+use lambda_idempotency_verification_real::wire::{HttpWay, Meaning, Proxy};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
@@ -129,7 +129,7 @@ impl Stage {
             latest: HashMap::new(),
             started: None,
             has_ended: false,
-            from: self.proxy.arrived().len(),
+            from: self.proxy.log().len(),
         };
         for (at, step) in scenario.steps.iter().enumerate() {
             play.step(step).await.map_err(|problem| format!("step {}: {problem}", at + 1))?;
@@ -215,9 +215,9 @@ impl Play<'_> {
             }
             Step::Requests(count) => {
                 let end = clock::now_ms() + clock::millis(PATIENCE);
-                while self.requests() < *count {
+                while self.requests().len() < *count {
                     if clock::now_ms() > end {
-                        return Err(format!("the store got {} requests, not {count}", self.requests()));
+                        return Err(format!("the store got {} requests, not {count}", self.requests().len()));
                     }
                     clock::pause(Duration::from_millis(5)).await;
                 }
@@ -309,8 +309,13 @@ impl Play<'_> {
         Ok(())
     }
 
-    fn requests(&self) -> usize {
-        self.stage.proxy.arrived().len() - self.from
+    /// The requests of this play, without those by which a layer connects while the function's runtime starts.
+    fn requests(&self) -> Vec<(Meaning, Option<HttpWay>)> {
+        let exchanges = self.stage.proxy.log().exchanges().split_off(self.from);
+        let is_warm_up =
+            |exchange: &Exchange| exchange.id.as_ref().is_some_and(|id| id.contains("/warm-up#"));
+        let of_events = exchanges.iter().filter(|exchange| !is_warm_up(exchange));
+        of_events.map(|exchange| (exchange.meaning, exchange.fault)).collect()
     }
 
     fn judge(&mut self, event: &Event, then: Then, answer: &Answer) -> Result<(), String> {
@@ -421,9 +426,9 @@ impl Play<'_> {
             return Err(format!("effects in the order {:?}, not {expected:?}", ledger.order(self.key)));
         }
         if let Some(expected) = scenario.requests
-            && self.requests() != expected
+            && self.requests().len() != expected
         {
-            let arrived = self.stage.proxy.arrived().split_off(self.from);
+            let arrived = self.requests();
             return Err(format!("{} requests to the store, not {expected}: {arrived:?}", arrived.len()));
         }
         if let Some(text) = scenario.writes

@@ -39,8 +39,8 @@ impl Record {
     /// Reads a record that [`to_bytes`](Self::to_bytes) wrote.
     ///
     /// ```
-    /// # fn example(record: lambda_idempotency::store::Record) -> Result<(), lambda_idempotency::store::StoreError> {
-    /// use lambda_idempotency::store::Record;
+    /// # fn example(record: lambda_idempotency_core::store::Record) -> Result<(), lambda_idempotency_core::store::StoreError> {
+    /// use lambda_idempotency_core::store::Record;
     ///
     /// assert_eq!(Record::from_bytes(record.to_bytes())?, record);
     /// # Ok(())
