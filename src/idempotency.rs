@@ -70,7 +70,7 @@ impl Idempotency {
     ///
     /// Percent-encode special characters in a parameter's value: write `%25` for a percent sign.
     ///
-    /// `IDEMPOTENCY_MODE` sets the mode: `enforce` (default), `shadow` or `off`; see [`Mode`](crate::settings::Mode).
+    /// `IDEMPOTENCY_MODE` sets the mode: `enforce` (default), `shadow` or `off`; see [`Mode`].
     /// In the mode `off`, the environment doesn't have to choose a store. `IDEMPOTENCY_REQUIRED=1` refuses every mode
     /// but `enforce`, even if the function's code sets the mode. In an emergency, `IDEMPOTENCY_MODE=off!` is `off`, and
     /// overrides `IDEMPOTENCY_REQUIRED`.

@@ -78,7 +78,7 @@ pub struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// Parses a text that [`text`](Self::text) has made. Returns `None` for any other text.
+    /// Parses a text that `text` has made. Returns `None` for any other text.
     pub fn parse(text: &'a str) -> Option<Self> {
         let (format, key_id) = match (text.strip_prefix("format="), text.strip_prefix("key=")) {
             // A key's ID may contain `;key=`, a format's name can't. So the first `;key=` ends the name.
