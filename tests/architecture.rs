@@ -130,7 +130,7 @@ const LONGEST_FILE: usize = 600;
 /// The most lines of `protocol.rs`, which has the machine's types and its dispatch. The rules are in its modules.
 const LONGEST_DISPATCH: usize = 250;
 
-/// The names of clocks, and of functions that read a clock or wait. Only `time.rs` may contain these names. Even an
+/// The names of clocks, and of functions that read a clock or wait. Only `time/clock.rs` may contain these names. Even an
 /// import counts, since a file could read the clock through an alias.
 const CLOCKS: &[&[&str]] = &[
     &["SystemTime"],

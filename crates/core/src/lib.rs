@@ -1,8 +1,9 @@
 //! The core of [`lambda-idempotency`](https://docs.rs/lambda-idempotency): keys, records, the rules, the contract that a
-//! store implements, and the store in memory. It doesn't depend on AWS Lambda or the AWS SDK.
+//! store implements, and the store in memory. It doesn't depend on the AWS SDK, and on Lambda's
+//! runtime only with the feature `lambda`, which `lambda-idempotency` enables.
 //!
 //! Functions use `lambda-idempotency`, which re-exports these names. Depend on this crate in a package that implements
-//! [`Store`](store::Store): it changes less often. The feature `conformance` adds the test suite for stores, and
+//! [`Store`](store::Store). The feature `conformance` adds the test suite for stores, and
 //! [`store::toolkit`] has what several stores need.
 
 // Vocabulary.
