@@ -26,7 +26,7 @@ use crate::{
         claim::{Begun, Settled},
         driver::{Driver, Inside, Requests, Way},
         optimistic::Optimistic,
-        protect::{Finished, finish},
+        protect::{Finished, Protected, finish},
         refusal::{Refused, declined},
         response::Verdict,
         right::Right,
@@ -207,8 +207,8 @@ impl<'t, S: CallerTransactions> InTransaction<'t, S> {
             it.inside(&records);
         }
         match finish(&driver, &mut right, verdict, None).await? {
-            Finished::Ran | Finished::RanUnrecorded => Ok(Settled::Recorded),
-            Finished::Replayed(replay) => Ok(Settled::Superseded(replay)),
+            Finished::Settled(Protected::Replayed(replay)) => Ok(Settled::Superseded(replay)),
+            Finished::Settled(Protected::Ran(()) | Protected::RanUnrecorded(())) => Ok(Settled::Recorded),
             Finished::NotCommitted(why) => {
                 Err(declined(right.key(), why.why, why.store_error, why.is_in_doubt))
             }

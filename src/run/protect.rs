@@ -55,6 +55,16 @@ pub(crate) enum Protected<T> {
     Replayed(Replay),
 }
 
+impl Protected<()> {
+    fn with<T>(self, answer: T) -> Protected<T> {
+        match self {
+            Self::Ran(()) => Protected::Ran(answer),
+            Self::RanUnrecorded(()) => Protected::RanUnrecorded(answer),
+            Self::Replayed(replay) => Protected::Replayed(replay),
+        }
+    }
+}
+
 /// Why a wrapper has no answer.
 pub(crate) enum Stopped {
     /// The library returns this error instead of an answer.
@@ -80,23 +90,19 @@ enum Entry<'t> {
 
 /// How a handler's result was settled, and so which answer counts.
 pub(super) enum Finished {
-    Ran,
-    RanUnrecorded,
-    Replayed(Replay),
+    Settled(Protected<()>),
     /// The last attempt to commit the handler's writes failed.
     NotCommitted(Declined),
 }
 
-/// What follows from the settlement of a handler's result.
+/// The step after the settlement of a handler's result.
 enum Concluded<'t> {
-    Ran,
-    RanUnrecorded,
-    Replayed(Replay),
+    Settled(Protected<()>),
     /// A condition of the handler's writes failed, and its `on_declined` closure is to answer.
     Declined(Box<ToAnswer<'t>>),
 }
 
-/// What an `on_declined` closure needs to answer, and what follows if it doesn't.
+/// A run whose `on_declined` closure is to answer, and the error if it doesn't.
 struct ToAnswer<'t> {
     right: Right<'t>,
     error: Error,
@@ -201,9 +207,7 @@ where
         };
         // Boxed like the handler's future, since the settlement's future is the largest one here.
         let declined = match Box::pin(conclude(driver, right, &refusals, verdict, staged)).await? {
-            Concluded::Ran => return Ok(Protected::Ran(answer)),
-            Concluded::RanUnrecorded => return Ok(Protected::RanUnrecorded(answer)),
-            Concluded::Replayed(replay) => return Ok(Protected::Replayed(replay)),
+            Concluded::Settled(settled) => return Ok(settled.with(answer)),
             Concluded::Declined(declined) => *declined,
         };
         let (on_declined, details) = (declined.on_declined, declined.details);
@@ -309,9 +313,7 @@ async fn conclude<'t>(
 ) -> Result<Concluded<'t>, Stopped> {
     let Declined { why, details, store_error, is_in_doubt } =
         match finish(driver, &mut right, verdict, staged.writes).await? {
-            Finished::Ran => return Ok(Concluded::Ran),
-            Finished::RanUnrecorded => return Ok(Concluded::RanUnrecorded),
-            Finished::Replayed(replay) => return Ok(Concluded::Replayed(replay)),
+            Finished::Settled(settled) => return Ok(Concluded::Settled(settled)),
             Finished::NotCommitted(declined_by) => declined_by,
         };
     // The caller gets this error only if the next settlement has fenced every attempt at the transaction. So the error
@@ -322,7 +324,10 @@ async fn conclude<'t>(
         (Decline::Condition, Some(details), Some(on_declined)) => {
             Ok(Concluded::Declined(Box::new(ToAnswer { right, error, on_declined, details })))
         }
-        _ => give_up(driver, right, refusals, NOT_APPLIED, error).await.map(Concluded::Replayed),
+        _ => {
+            let replay = give_up(driver, right, refusals, NOT_APPLIED, error).await?;
+            Ok(Concluded::Settled(Protected::Replayed(replay)))
+        }
     }
 }
 
@@ -457,25 +462,25 @@ pub(super) async fn finish(
         },
     };
     let (key, answer_by) = (right.key(), right.limits().answer_by);
-    match ending.end {
+    Ok(Finished::Settled(match ending.end {
         // No settlement fences these writes.
-        End::Unresolved(_) if is_unenforced => Err(alone_in_doubt(key, ending.store_error)),
-        End::Recorded if is_unenforced => Ok(Finished::RanUnrecorded),
+        End::Unresolved(_) if is_unenforced => return Err(alone_in_doubt(key, ending.store_error)),
+        End::Recorded if is_unenforced => Protected::RanUnrecorded(()),
         // A release records no outcome, so the handler's own answer is the only one. The exception: the handler's
         // declined transaction was applied after all, or may still be applied.
         ref end if is_released && !matches!(end, End::Superseded(_) | End::Unresolved(_)) => {
-            Ok(Finished::Ran)
+            Protected::Ran(())
         }
         // The effects have happened, and an error would guarantee a second run.
-        End::Unrecorded(_) | End::NotCommitted(_) if has_happened => Ok(Finished::RanUnrecorded),
+        End::Unrecorded(_) | End::NotCommitted(_) if has_happened => Protected::RanUnrecorded(()),
         end => match right.concluded(driver, end, ending.store_error)? {
-            None => Ok(Finished::Ran),
+            None => Protected::Ran(()),
             Some(record) => {
                 let outcome = driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
-                outcome.map(Finished::Replayed)
+                Protected::Replayed(outcome?)
             }
         },
-    }
+    }))
 }
 
 /// Releases the claim of a process that was frozen between its claim and its handler. Nothing ran, so the
