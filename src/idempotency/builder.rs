@@ -6,6 +6,7 @@ use crate::{
     error::{Error, ErrorKind},
     idempotency::Idempotency,
     internal::SettingsExt as _,
+    invocation::is_snapshotted,
     key::Scope,
     observe,
     record::Owner,
@@ -175,7 +176,6 @@ impl Builder {
     ) -> Result<Idempotency, Error> {
         let variable = |name| environment(name).filter(|value| !value.is_empty());
         self.settings.validate()?;
-        let initialization = variable("AWS_LAMBDA_INITIALIZATION_TYPE");
         let function = match self.function {
             Some(function) => function,
             None => variable("AWS_LAMBDA_FUNCTION_NAME").ok_or_else(no_function)?,
@@ -190,7 +190,7 @@ impl Builder {
         let is_required = is_required && !is_overridden;
         check_store(self.settings.mode, self.lacks_store)?;
         switch(self.settings.mode, is_required)?;
-        let is_snapshotted = initialization.as_deref() == Some("snap-start");
+        let is_snapshotted = is_snapshotted(&environment);
         let shared = Shared {
             cache: LocalCache::new(&self.settings, is_snapshotted),
             brake: Brake::default(),

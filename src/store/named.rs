@@ -10,6 +10,7 @@ use crate::store::dynamodb::DynamoDbStore;
 use crate::store::{StoreBuilder, toolkit::FromUrl};
 use crate::{
     error::{Error, ErrorKind},
+    invocation::INITIALIZATION,
     settings::Mode,
     store::{Store, memory::MemoryStore},
 };
@@ -25,10 +26,6 @@ pub(crate) const HOW_TO_NAME_A_STORE: &str =
 
 /// The URL of the store in memory.
 const MEMORY: &str = "memory:";
-
-/// Lambda sets this variable in every sandbox. Emulators of the Runtime API don't set it ("Defined runtime
-/// environment variables", AWS Lambda developer guide).
-const INITIALIZATION: &str = "AWS_LAMBDA_INITIALIZATION_TYPE";
 
 /// Declares [`NamedStore`] from a table of stores. Each row has a variant, its store, the store's feature, an example
 /// of the store's URL, and the schemes of such URLs.

@@ -23,7 +23,7 @@ pub struct SetClock {
     ahead_ms: Arc<AtomicU64>,
 }
 
-/// What moves the clock besides the test.
+/// The clock's mover besides the test.
 #[derive(Clone, Copy, Debug)]
 enum By {
     System,

@@ -17,7 +17,7 @@ pub enum Asked<'a> {
     Read,
 }
 
-/// What becomes of a call.
+/// The end of a call.
 #[derive(Debug)]
 pub enum Then {
     /// The inner store answers, at once.

@@ -21,7 +21,7 @@ impl Record {
     /// Returns the record as bytes, for a store that keeps each record as one value, such as a file. A later release of the library
     /// reads the bytes back, or says that it can't. Don't read them elsewhere: call [`from_bytes`](Self::from_bytes).
     ///
-    /// First the length of the rest, so that a part is never taken for a whole. Then each field's name, type, length and value.
+    /// First the length of the rest, so that a part is never read as a whole record. Then each field's name, type, length and value.
     /// Numbers are big-endian.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();

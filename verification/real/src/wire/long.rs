@@ -3,7 +3,7 @@
 //! Unlike the faults of a `Case`, a long fault hits all operations of a round. When all their handlers are running,
 //! and each invocation has about 30 s left, the fault begins. Each handler returns at a random time, shortly before the
 //! fault or during it. The library must record every outcome, so the judge of the other runs expects the usual answer
-//! and no gap. The stores connect with the library's defaults, and nobody watches their calls.
+//! and no gap. The stores connect with the library's defaults, and their calls aren't watched.
 //!
 //! The seed fixes the rounds: what happens to the server, for how long, and when each handler returns. It doesn't fix
 //! the timing of threads and sockets.
@@ -237,7 +237,7 @@ async fn is_back(direct: &dyn Store) -> Result<()> {
     Err(Problem::new(format!("the server doesn't answer after its fault: {last:?}")))
 }
 
-/// A server that can be taken down, and what stands before it.
+/// A server that can be taken down, and the proxy before it, if it has one.
 #[derive(Debug)]
 struct Victim {
     site: Site,
