@@ -27,10 +27,6 @@ pub mod callers {}
 #[doc = include_str!("guide/recipes.md")]
 pub mod recipes {}
 
-#[cfg(feature = "testing")]
-#[doc = include_str!("guide/testing.md")]
-pub mod testing {}
-
 #[doc = include_str!("guide/own_store.md")]
 #[doc = include_str!("../examples/file_store/store.rs")]
 #[doc = include_str!("guide/own_store_end.md")]

@@ -80,7 +80,6 @@ impl Refusals {
     }
 
     /// Whether the run is inside another run.
-    #[cfg(feature = "testing")]
     pub(crate) fn is_nested(&self) -> bool {
         self.outer.is_some()
     }

@@ -59,8 +59,6 @@
 //! | `admin` | no | for operators' tools: the stores' method `scan`, and `check_servers` of the Redis store |
 //! | `metrics` | no | counters and latencies through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | no | the conformance suite for stores |
-//! | `testing` | no | the module `testing`: tests of your handler, in virtual time |
-//! | `proptest` | no | `testing::strategies`: keys, events and schedules for property tests |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!
 //! Without default features you get the core: the state machine, its driver and the memory store, without the
@@ -99,9 +97,9 @@ mod run;
 mod idempotency;
 #[cfg(feature = "events")]
 pub mod lambda;
-// The kit for tests of a user's handlers.
-#[cfg(feature = "testing")]
-pub mod testing;
+// Names for the kit for tests of a user's handlers.
+#[doc(hidden)]
+pub mod kit;
 
 pub use idempotency::{Builder, Idempotency, Operation, Resolution};
 pub use invocation::Invocation;

@@ -57,8 +57,8 @@ const FACE: &[&str] = &[
     // The public entry points, and the wrappers.
     "idempotency",
     "lambda",
-    // The kit for tests of a user's handlers.
-    "testing",
+    // Names for the kit for tests of a user's handlers.
+    "kit",
 ];
 
 /// The folders of the library's packages with a list of modules, each with the list.
@@ -97,8 +97,7 @@ const ORDER_OF_RUN: &[&str] = &[
 /// module itself needs a store in memory.
 const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("conformance", "memory"),
-    ("testing", "memory"),
-    ("testing", "dynamodb"),
+    ("kit", "dynamodb"),
     // `locate` derives keys with an `Idempotency`, which needs a store, but stores nothing in it.
     ("lambda::locate", "memory"),
 ];
@@ -117,7 +116,7 @@ static STORES: LazyLock<Vec<String>> = LazyLock::new(|| {
 const TABLE_OF_STORES: &str = "store::named";
 
 /// Modules that no other module may name, since they're for the library's users.
-const NAMED_BY_NOBODY: &[&str] = &["conformance", "guide", "testing"];
+const NAMED_BY_NOBODY: &[&str] = &["conformance", "guide", "kit"];
 
 /// The types whose methods must be in at most [`MOST_FILES`] files, so that a reader finds them.
 const FEW_FILES: &[&str] = &["Idempotency", "Driver"];
@@ -152,7 +151,7 @@ const CLOCKS: &[&[&str]] = &[
 const WAITS: &[&[&str]] = &[&["tokio", "time"], &["std", "thread", "sleep"]];
 
 /// The file with the one list of faults.
-const FAULTS: &str = "src/testing/fault.rs";
+const FAULTS: &str = "crates/testing/src/fault.rs";
 
 /// If the name of an enum's variant begins with one of these words, the variant counts as a fault: of a request, a read
 /// or a process.
@@ -212,19 +211,23 @@ fn library_follows_its_layers() {
     }
 }
 
-/// The stores' and the client's packages use only the core's public names, and its clock.
+/// The stores' and the client's packages use only the core's public names, and its clock. The testing kit has its own
+/// clock.
 #[test]
 fn small_packages_follow_the_rules() {
-    for package in ["client", "postgres", "redis"] {
+    for package in ["client", "postgres", "redis", "testing"] {
         for (file, text) in read_under(&format!("crates/{package}/src")) {
             assert!(text.lines().count() <= LONGEST_FILE, "{package}/{file} is too long");
             let tokens = shipped(&text);
             assert_eq!(clocks(&file, &tokens), [""; 0], "{package}");
-            // The client pins the core. A store works with every core that has the same contract.
+            // The client and the kit pin the core. A store works with every core that has the same contract.
             let internal = ["lambda_idempotency_core", "internal"].map(str::to_owned);
             let of_core = paths_of(&tokens, &["lambda_idempotency_core"]);
             let names = of_core.iter().any(|named| named.path.starts_with(&internal));
-            assert!(package == "client" || !names, "{package}/{file} names the core's module `internal`");
+            assert!(
+                ["client", "testing"].contains(&package) || !names,
+                "{package}/{file} names the core's module `internal`"
+            );
         }
     }
 }
@@ -377,7 +380,7 @@ fn faults_have_one_list() {
     }
     assert!(count > 200, "the enums weren't found: {count}");
     lists.sort_unstable();
-    assert_eq!(lists, NOT_FAULTS, "use `testing::Fault`");
+    assert_eq!(lists, NOT_FAULTS, "use `lambda_idempotency_testing::Fault`");
 }
 
 fn lists_faults(name: &str, variants: &[String]) -> bool {

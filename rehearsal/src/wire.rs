@@ -15,7 +15,7 @@ use std::{
 };
 
 use hyper::Uri;
-use lambda_idempotency::testing::{Call, Point};
+use lambda_idempotency_testing::{Call, Point};
 use serde_json::Value;
 use tokio::sync::oneshot;
 

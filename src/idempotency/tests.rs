@@ -40,9 +40,9 @@ use crate::{
     outcome::{Outcome, Place, StoredResponse},
     record::{Owner, Record, State, Status},
     settings::{Execution, Recording},
-    testing::Fault,
     time::Timestamp,
 };
+use lambda_idempotency_testing::Fault;
 
 fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> ErrorKind {
     match result {

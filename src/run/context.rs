@@ -98,6 +98,26 @@ pub(crate) fn surrounding() -> Option<OperationContext> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
+/// What the calling handler belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandlerOf {
+    /// The outermost operation, or no operation at all.
+    Invocation,
+    /// An operation inside another handler.
+    Step,
+}
+
+/// Returns what the calling handler belongs to. `None` outside of handlers.
+pub fn handler() -> Option<HandlerOf> {
+    let context = surrounding()?;
+    Some(if context.refusals.is_nested() { HandlerOf::Step } else { HandlerOf::Invocation })
+}
+
+/// Runs an unprotected handler in `invocation`.
+pub fn in_invocation<F: Future>(invocation: Invocation, handler: F) -> impl Future<Output = F::Output> {
+    within(OperationContext::unprotected(invocation), handler)
+}
+
 /// Runs `future` in this context.
 pub(crate) fn within<F: Future>(mut context: OperationContext, future: F) -> impl Future<Output = F::Output> {
     context.invocation = context.invocation.noting(context.refusals.clone());

@@ -106,15 +106,13 @@ mod random;
 #[cfg(feature = "admin")]
 mod scan;
 mod table;
-mod transaction;
+pub(crate) mod transaction;
 mod url;
 
 pub use builder::DynamoDbBuilder;
 
 pub use ended::OperationEnded;
 pub(crate) use random::start_random;
-#[cfg(feature = "testing")]
-pub(crate) use transaction::DescribedWrite;
 pub use transaction::{Declined, Transaction};
 
 use std::{

@@ -5,8 +5,8 @@ use std::{fmt, future::pending, time::Duration};
 use lambda_idempotency::{
     StoredKey,
     store::{BoxFuture, Put, PutOutcome, Record, Store, StoreError, StoreErrorKind, memory::MemoryStore},
-    testing::Fault,
 };
+use lambda_idempotency_testing::Fault;
 
 /// The library's call.
 #[derive(Clone, Copy, Debug)]

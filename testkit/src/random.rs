@@ -1,7 +1,7 @@
 //! Random numbers from a seed. All parts of the verification suite draw them from the library's own generator.
 
 use lambda_idempotency::store::Owner;
-pub use lambda_idempotency::testing::Random;
+pub use lambda_idempotency_testing::Random;
 
 /// Returns a new random seed. The caller prints the seed if the run fails, so that the run can be repeated.
 pub fn fresh_seed() -> u64 {

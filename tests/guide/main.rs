@@ -22,7 +22,7 @@ fn sources() -> String {
 #[test]
 fn the_guide_names_existing_items() {
     let tests = sources();
-    let points = fs::read_to_string(root().join("src/testing/point.rs")).unwrap();
+    let points = fs::read_to_string(root().join("crates/testing/src/point.rs")).unwrap();
     let guide = include_str!("../../src/guide/failure_modes.md");
 
     let rows = guide.lines().filter(|line| line.starts_with("| ") && line.contains('`'));

@@ -15,8 +15,8 @@ use lambda_idempotency::{
         BoxFuture, CallerTransactions, Put, PutOutcome, Record, Store, StoreError, StoreErrorKind,
         memory::MemoryStore,
     },
-    testing::Fault,
 };
+use lambda_idempotency_testing::Fault;
 
 use crate::recording;
 

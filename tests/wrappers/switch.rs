@@ -15,8 +15,8 @@ use lambda_idempotency::{
     lambda::batch::{KinesisRecord, SqsMessage},
     settings::Mode,
     store::memory::MemoryStore,
-    testing::Fault,
 };
+use lambda_idempotency_testing::Fault;
 use lambda_runtime::{Context, LambdaEvent};
 use serde_json::{Value, json, value::RawValue};
 use testkit::{

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use lambda_idempotency::testing::{Bench, Event, Function, Ledger, NoAnswer, Report, survive};
+use lambda_idempotency_testing::{Bench, Event, Function, Ledger, NoAnswer, Report, survive};
 
 use crate::world::{Effect, GatewayError, World};
 
@@ -16,14 +16,14 @@ pub(crate) struct Handler {
 
 /// Makes the [`Handler`] of a module.
 macro_rules! handler {
-    (@function http, $made:expr) => { lambda_idempotency::testing::Function::http($made) };
+    (@function http, $made:expr) => { lambda_idempotency_testing::Function::http($made) };
     (@function $kind:ident, $made:expr) => {
-        lambda_idempotency::testing::Function::lambda::<_, Box<serde_json::value::RawValue>>($made)
+        lambda_idempotency_testing::Function::lambda::<_, Box<serde_json::value::RawValue>>($made)
     };
     ($($part:ident)::+, $kind:ident) => {{
         use $crate::$($part)::+::{AGAIN, OTHER, SAMPLE};
         let name = stringify!($($part)::+);
-        let event = lambda_idempotency::testing::Event::json(SAMPLE).again(AGAIN);
+        let event = lambda_idempotency_testing::Event::json(SAMPLE).again(AGAIN);
         $crate::drive::Handler {
             name: name.rsplit("::").next().unwrap().trim(),
             make: |bench| {

@@ -10,7 +10,7 @@ mod world;
 mod wrong;
 
 use drive::{Handler, handler};
-use lambda_idempotency::testing::Mistake;
+use lambda_idempotency_testing::Mistake;
 
 /// The wrong handlers, which aren't safe to retry.
 fn wrong() -> Vec<Handler> {

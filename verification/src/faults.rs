@@ -1,6 +1,6 @@
 //! Lists every choice that's possible next in an explored state: progress and faults.
 
-use lambda_idempotency::testing::Fault;
+use lambda_idempotency_testing::Fault;
 
 use crate::{
     configuration::{Configuration, Flow, Host},

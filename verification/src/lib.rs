@@ -42,7 +42,7 @@
 //! `checker::record` (who may change what, and a mark in [`coverage`]), in [`judge`] (its contents) and in [`trace`]
 //! (its name). If an executor can send the put while its handler runs, add a [`Choice`](faults::Choice). A new fault is
 //! a variant of
-//! [`Fault`](lambda_idempotency::testing::Fault), a choice in [`faults`], its effect in `checker::fault`, and a mark.
+//! [`Fault`](lambda_idempotency_testing::Fault), a choice in [`faults`], its effect in `checker::fault`, and a mark.
 //! A new space is an entry in [`spaces`], and a new promise is an entry in [`invariants`].
 
 #![expect(clippy::large_enum_variant, reason = "a record in a box would cost each step an allocation")]

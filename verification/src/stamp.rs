@@ -16,7 +16,7 @@ const RULES: [&str; 7] = [
     "crates/core/src/protocol.rs",
     "crates/core/src/record.rs",
     "crates/core/src/store/put.rs",
-    "src/testing/fault/error.rs",
+    "crates/testing/src/fault/error.rs",
     "crates/core/src/time/timestamp.rs",
     "verification/src",
 ];
@@ -122,7 +122,7 @@ mod tests {
             "crates/core/src/protocol.rs",
             "crates/core/src/record.rs",
             "crates/core/src/store/put.rs",
-            "src/testing/fault/error.rs",
+            "crates/testing/src/fault/error.rs",
             "crates/core/src/time/timestamp.rs",
         ] {
             write(name, "rules");

@@ -4,9 +4,9 @@ use std::fmt;
 
 use lambda_idempotency::{
     store::{Generation, Put, Record, State as RecordState, Status},
-    testing::{Call, Fault},
     time::Timestamp,
 };
+use lambda_idempotency_testing::{Call, Fault};
 
 use crate::{
     checker::Checker,

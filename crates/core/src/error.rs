@@ -115,7 +115,6 @@ impl Error {
     /// [`HttpLayer::caller`]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/lambda/http/struct.HttpLayer.html#method.caller
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         let message = message.into();
-        #[cfg(feature = "testing")]
         made::note(kind, &message);
         Self {
             kind,
@@ -337,8 +336,8 @@ pub mod own {
     }
 }
 
-/// Collects the errors that this library creates in a test, even if the tested function drops them.
-#[cfg(feature = "testing")]
+/// Collects the errors that this library creates in a test, even if the tested function drops them. Without the feature
+/// `testing`, it collects nothing.
 pub mod made {
     use std::cell::RefCell;
 
@@ -350,6 +349,9 @@ pub mod made {
     }
 
     pub(super) fn note(kind: ErrorKind, message: &str) {
+        if !cfg!(feature = "testing") {
+            return;
+        }
         MADE.with_borrow_mut(|made| {
             if let Some(made) = made {
                 made.push((kind, message.to_owned()));
@@ -363,7 +365,7 @@ pub mod made {
 
     /// Notes why a batch's record is returned for redelivery. Each text counts once.
     pub fn note_reason(reason: impl FnOnce() -> String) {
-        if MADE.with_borrow(Option::is_some) {
+        if cfg!(feature = "testing") && MADE.with_borrow(Option::is_some) {
             let reason = reason();
             REASONS.with_borrow_mut(|reasons| {
                 if !reasons.contains(&reason) {

@@ -1,6 +1,5 @@
 //! [`Format`]: how an operation's result becomes bytes and back. JSON is the default.
 
-#[cfg(any(debug_assertions, feature = "testing"))]
 pub mod shape;
 
 use std::borrow::Cow;
@@ -86,14 +85,14 @@ pub fn recorded_name<F: Format>() -> Option<&'static str> {
 
 /// Whether `read`, which a duplicate gets, differs from the result itself. Always `false` in a release build without the
 /// testing kit: a result's effect has happened, so the library records the result in any case.
-pub fn reads_differently<T: Serialize>(_value: &T, _read: &T) -> bool {
-    #[cfg(any(debug_assertions, feature = "testing"))]
-    if shape::differs(_value, _read) {
-        #[cfg(feature = "testing")]
-        shape::changed::note(std::any::type_name::<T>());
-        return true;
+pub fn reads_differently<T: Serialize>(value: &T, read: &T) -> bool {
+    if !cfg!(any(debug_assertions, feature = "testing")) || !shape::differs(value, read) {
+        return false;
     }
-    false
+    if cfg!(feature = "testing") {
+        shape::changed::note(std::any::type_name::<T>());
+    }
+    true
 }
 
 /// Reads a result. `recorded` is the format's name in the record.

@@ -435,7 +435,6 @@ mod tests {
         assert_eq!(Key::from_json("{}", "a~").unwrap_err().kind(), ErrorKind::Invalid);
     }
 
-    #[cfg(feature = "jmespath")]
     #[test]
     fn list_result_becomes_one_key() {
         let both = r#"{"body": "{\"order\": 7, \"line\": 1.50}"}"#;

@@ -60,7 +60,7 @@ async fn ship(message: SqsMessage) -> Result<Parcel, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use lambda_idempotency::testing::{Bench, Changes, Event, Function, key_of, survive};
+    use lambda_idempotency_testing::{Bench, Changes, Event, Function, key_of, survive};
 
     use super::*;
 

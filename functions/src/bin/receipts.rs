@@ -60,7 +60,7 @@ async fn handle(event: LambdaEvent<EventBridgeEvent<PaymentMade>>) -> Result<Rec
 
 #[cfg(test)]
 mod tests {
-    use lambda_idempotency::testing::{Bench, Event, Function, survive};
+    use lambda_idempotency_testing::{Bench, Event, Function, survive};
 
     use super::*;
 

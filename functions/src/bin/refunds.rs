@@ -60,7 +60,7 @@ fn failure(kind: &str, message: &str) -> Diagnostic {
 
 #[cfg(test)]
 mod tests {
-    use lambda_idempotency::testing::{Bench, Event, Function, survive};
+    use lambda_idempotency_testing::{Bench, Event, Function, survive};
 
     use super::*;
 

@@ -13,10 +13,10 @@ use lambda_idempotency::{
     Key,
     client::{self, IdempotentRequests},
     store::BoxFuture,
-    testing::Fault,
     time::{Clock, Timestamp, system_clock},
 };
 use lambda_idempotency_rehearsal::{answer::Answer, database::Database, event::Event};
+use lambda_idempotency_testing::Fault;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};

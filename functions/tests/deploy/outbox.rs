@@ -18,17 +18,14 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream};
-use lambda_idempotency::{
-    Idempotency, KeyFields,
-    store::memory::MemoryStore,
-    testing::{Fault, Random},
-};
+use lambda_idempotency::{Idempotency, KeyFields, store::memory::MemoryStore};
 use lambda_idempotency_rehearsal::{
     answer::Answer,
     event::Event,
     function::{Function, Sandbox},
     runs::Runs,
 };
+use lambda_idempotency_testing::{Fault, Random};
 use lambda_runtime::{
     Context, LambdaEvent, service_fn,
     tower::{ServiceBuilder, ServiceExt as _},

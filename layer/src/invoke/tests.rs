@@ -7,8 +7,8 @@ use bytes::Bytes;
 use lambda_idempotency::{
     metrics::Metric,
     store::{Put, memory::MemoryStore},
-    testing::Fault,
 };
+use lambda_idempotency_testing::Fault;
 use metrics::{Counter, Gauge, Histogram, KeyName, Metadata, Recorder, SharedString, Unit};
 use testkit::{
     hooked::{Asked, Hooked, Then},

@@ -1,6 +1,6 @@
 //! Steps 5, 6, 13 and 14: processes that are killed, or frozen past their leases, between claim and completion.
 
-use lambda_idempotency::testing::{self as crash_points, Call};
+use lambda_idempotency_testing::{self as crash_points, Call};
 use serde_json::Value;
 
 use super::first_status;

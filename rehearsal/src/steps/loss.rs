@@ -1,6 +1,6 @@
 //! Steps 7 and 8: a write is applied, and its response is lost on the wire.
 
-use lambda_idempotency::testing::Call;
+use lambda_idempotency_testing::Call;
 
 use super::{first_run, the_same_again};
 use crate::{

@@ -1,7 +1,7 @@
 //! Steps 12 to 15: the payment is made in the transaction that records the outcome, so that no crash can
 //! separate the two.
 
-use lambda_idempotency::testing::Call;
+use lambda_idempotency_testing::Call;
 
 use super::{
     crash::{self, Frozen, Killed},

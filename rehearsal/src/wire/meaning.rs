@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Display};
 
-use lambda_idempotency::{store::Put, testing::Call};
+use lambda_idempotency_core::store::Put;
+use lambda_idempotency_testing::Call;
 use serde_json::Value;
 
 /// A call of the protocol: an operation of the store, and the request that performs it.

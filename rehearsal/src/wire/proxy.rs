@@ -13,7 +13,7 @@ use std::{
 };
 
 use hyper::Uri;
-use lambda_idempotency::testing::Fault;
+use lambda_idempotency_testing::Fault;
 use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpStream},

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use lambda_idempotency::testing::Fault;
+use lambda_idempotency_testing::Fault;
 
 /// How the wire breaks one request. [`amounts_to`](Self::amounts_to) returns the fault that this causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

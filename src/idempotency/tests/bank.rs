@@ -12,8 +12,8 @@ use crate::{
     StoredKey,
     future::BoxFuture,
     store::{CommitOutcome, OwnWrites, Put, PutOutcome, StoreError, StoreErrorKind, Transactions},
-    testing::Fault,
 };
+use lambda_idempotency_testing::Fault;
 
 /// A deposit to one account, on the condition that the account's balance is at least `at_least`.
 #[derive(Clone, Copy, Debug, PartialEq)]

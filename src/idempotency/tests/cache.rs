@@ -317,7 +317,7 @@ impl std::fmt::Debug for Meddling {
 impl Store for Meddling {
     fn put<'a>(&'a self, key: &'a StoredKey, put: &'a Put) -> BoxFuture<'a, Result<PutOutcome, StoreError>> {
         Box::pin(async move {
-            while crate::testing::Call::of(put).is_settlement()
+            while lambda_idempotency_testing::Call::of(put).is_settlement()
                 && matches!(put, Put::Replace { .. })
                 && *self.delays.lock().unwrap()
             {

@@ -23,8 +23,8 @@ use crate::{
     Resolution,
     metrics::{Metric, describe_metrics},
     settings::{Execution, Mode},
-    testing::Fault,
 };
+use lambda_idempotency_testing::Fault;
 
 #[derive(Debug, Default)]
 struct Recorded {

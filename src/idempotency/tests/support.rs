@@ -26,9 +26,9 @@ use crate::{
         Owner, Put, PutOutcome, Record, ResponseChunks, Store, StoreError, StoreErrorKind, Transactions,
         memory::MemoryStore,
     },
-    testing::{Call, Fault},
     time::{Clock, Timestamp},
 };
+use lambda_idempotency_testing::{Call, Fault};
 
 #[derive(Debug)]
 pub(super) struct TestError;

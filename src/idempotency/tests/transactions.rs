@@ -14,7 +14,9 @@ use crate::{
         response::Verdict,
     },
     staging,
-    testing::Fault::{Conflict, Late, LoseAnswer, LoseRequest, Refuse, Throttle, Unreadable},
+};
+use lambda_idempotency_testing::Fault::{
+    Conflict, Late, LoseAnswer, LoseRequest, Refuse, Throttle, Unreadable,
 };
 
 const SOLD_OUT: &str = "sold out";

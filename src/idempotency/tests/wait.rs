@@ -6,7 +6,8 @@ use super::{
     kind,
     support::{Bench, Script::Meets},
 };
-use crate::{ErrorKind, Invocation, testing::Fault};
+use crate::{ErrorKind, Invocation};
+use lambda_idempotency_testing::Fault;
 
 fn waiting(budget: Duration) -> Bench {
     Bench::with(|builder| builder.settings(|s| s.wait_in_progress = budget))

@@ -401,7 +401,6 @@ impl<R: Record> Delivery<'_, R> {
         };
         observe::returned(R::SOURCE, &planned.identifier, kind, detail, refused);
         // The kit knows a failure's own text: see `Reason::of`.
-        #[cfg(feature = "testing")]
         if !matches!(reason, Reason::Failed(..)) {
             crate::error::made::note_reason(|| format!("{kind}: {detail}"));
         }
@@ -424,7 +423,6 @@ impl Reason {
     }
 
     pub(super) fn of(failure: &Failure) -> Self {
-        #[cfg(feature = "testing")]
         crate::error::made::note_reason(|| format!("HandlerError: {failure}"));
         match failure.recorded() {
             Some(_) => Self::FailedForGood,

@@ -3,8 +3,7 @@
 mod answer;
 mod limits;
 
-#[cfg(feature = "testing")]
-pub(crate) use limits::DescribedWrite;
+pub use limits::DescribedWrite;
 pub(super) use limits::item_bytes;
 
 use std::{any::Any, collections::HashMap, fmt, ops::AddAssign};
@@ -90,16 +89,15 @@ impl Transaction {
         self.items.is_empty()
     }
 
-    /// Describes each write for tests.
-    #[cfg(feature = "testing")]
-    pub(crate) fn described(&self) -> Vec<DescribedWrite> {
-        self.items.iter().map(limits::described_whole).collect()
-    }
-
     fn with(mut self, item: TransactWriteItem) -> Self {
         self.items.push(item);
         self
     }
+}
+
+/// Describes each write for tests.
+pub fn described(transaction: &Transaction) -> Vec<DescribedWrite> {
+    transaction.items.iter().map(limits::described_whole).collect()
 }
 
 impl AddAssign for Transaction {

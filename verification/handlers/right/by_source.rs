@@ -7,8 +7,8 @@ use lambda_idempotency::{
         batch::{DynamoDbRecord, KinesisRecord, SqsMessage},
         keys,
     },
-    testing::{Bench, Event, FrontEnd, Function, HttpRequest, Ledger},
 };
+use lambda_idempotency_testing::{Bench, Event, FrontEnd, Function, HttpRequest, Ledger};
 use lambda_runtime::{Error, LambdaEvent, service_fn, tower::ServiceBuilder};
 use serde_json::{Value, json, value::RawValue};
 

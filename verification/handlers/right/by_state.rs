@@ -9,8 +9,8 @@ use lambda_idempotency::{
     settings::Recording,
     staging,
     store::{dynamodb, memory::MemoryStore},
-    testing::{Bench, Declined, Event, FrontEnd, Function, Ledger, Transaction},
 };
+use lambda_idempotency_testing::{Bench, Declined, Event, FrontEnd, Function, Ledger, Transaction};
 use lambda_runtime::{Error, LambdaEvent, service_fn, tower::ServiceBuilder};
 use serde_json::{json, value::RawValue};
 
@@ -161,7 +161,7 @@ async fn buy(order: Order, idempotency: Idempotency, ledger: Ledger) -> Result<S
     let _: String = customer.run(Key::new(&order.account)?, &order.account, create).await?;
     let buy = || async {
         let key = current().ok_or("not protected")?.derive_key("buy");
-        let own = |one: &lambda_idempotency::testing::Effect| one.key.as_deref() == Some(key.as_str());
+        let own = |one: &lambda_idempotency_testing::Effect| one.key.as_deref() == Some(key.as_str());
         let is_first = ledger.effects().iter().filter(|one| one.name != "create customer").all(own);
         let greeting = if is_first { "welcome and thank you" } else { "thank you" };
         Ok::<String, Error>(ledger.call("mail", Some(&key), format!("{greeting} for {}", order.id)).await?)

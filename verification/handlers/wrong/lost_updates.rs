@@ -7,8 +7,8 @@ use lambda_idempotency::{
     lambda::batch::SqsMessage,
     staging,
     store::{dynamodb, memory::MemoryStore},
-    testing::{Bench, Event, FrontEnd, Function, Transaction},
 };
+use lambda_idempotency_testing::{Bench, Event, FrontEnd, Function, Transaction};
 use lambda_runtime::{Error, service_fn, tower::ServiceBuilder};
 use serde_json::{json, value::RawValue};
 

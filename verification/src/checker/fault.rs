@@ -1,9 +1,7 @@
 //! Performs the testing kit's faults on writes, reads and processes.
 
-use lambda_idempotency::{
-    store::{Outcome, StoreErrorKind},
-    testing::Fault,
-};
+use lambda_idempotency::store::{Outcome, StoreErrorKind};
+use lambda_idempotency_testing::Fault;
 
 use super::{Checker, Happening, Heard};
 use crate::{

@@ -6,9 +6,9 @@ use lambda_idempotency::{
     protocol::{Action, Event, Input, Refusal},
     settings::Execution,
     store::{Outcome, Put, PutOutcome, Record, State as RecordState, Status},
-    testing::Call,
     time::Timestamp,
 };
+use lambda_idempotency_testing::Call;
 
 use super::{Checker, Happening, Stored};
 use crate::{

@@ -14,8 +14,8 @@ use std::{
 use lambda_idempotency::{
     ClaimHandle, StoredKey,
     store::{Generation, Outcome, Owner, Put, Record, State},
-    testing::Call,
 };
+use lambda_idempotency_testing::Call;
 
 use super::{
     Figures, Report,

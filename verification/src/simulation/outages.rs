@@ -11,7 +11,7 @@ use super::{Figures, Report, campaign, config::Config};
 use crate::random::Random;
 
 /// How a store fails during an outage.
-pub use lambda_idempotency::testing::Fault as Outage;
+pub use lambda_idempotency_testing::Fault as Outage;
 
 /// All kinds of outages. If a request or an answer is lost, the client gives up after a second. In a silent outage,
 /// the client never gives up. In outages with silence or internal errors, half of the writes are applied.

@@ -9,8 +9,8 @@ use lambda_idempotency::{
     ErrorKind, RunError,
     settings::{Execution, Recording},
     store::{Put, Status},
-    testing::Call,
 };
+use lambda_idempotency_testing::Call;
 
 use super::{
     config::{Choices, Config, Way},

@@ -1,6 +1,6 @@
 //! The troubles of a schedule: faults from the testing kit's list, and circumstances.
 
-pub use lambda_idempotency::testing::Fault;
+pub use lambda_idempotency_testing::Fault;
 
 /// A trouble that isn't a fault of a request, a read or a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

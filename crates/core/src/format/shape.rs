@@ -50,7 +50,6 @@ pub(super) fn differs<T: Serialize>(value: &T, read: &T) -> bool {
 }
 
 /// Collects the types of results that read back differently, for the testing kit.
-#[cfg(feature = "testing")]
 pub mod changed {
     use std::cell::RefCell;
 

@@ -82,7 +82,6 @@ mod tests {
         );
     }
 
-    #[cfg(feature = "jmespath")]
     #[test]
     fn absent_expressions_show_the_top_level() {
         assert_eq!(absence("order.id", r#"{"id": 1}"#), "`order.id` is absent: the top level has `id`");

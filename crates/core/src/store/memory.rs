@@ -18,8 +18,8 @@ use crate::{
 /// Stores records in this process's memory. They disappear with the process, and no other process sees them.
 /// Use it in tests, not in a deployed function.
 ///
-/// With the feature `testing`, a handler may [stage](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/fn.staging.html) a `testing::Transaction` of writes to items that
-/// the store keeps beside its records.
+/// With the feature `testing`, a handler may [stage](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/fn.staging.html) a `Transaction` of
+/// [`lambda-idempotency-testing`](https://docs.rs/lambda-idempotency-testing): writes to items that the store keeps beside its records.
 ///
 /// Clones share their records and items.
 #[derive(Clone, Debug, Default)]

@@ -9,8 +9,8 @@ use lambda_idempotency::{
         Outcome, PutOutcome, Record, Store as _, StoreBuilder, StoreErrorKind, StoredResponse,
         postgres::{PostgresStore, tokio_postgres::Client},
     },
-    testing::Fault,
 };
+use lambda_idempotency_testing::Fault;
 use testkit::puts::{self, Settlement};
 
 use testkit::{

@@ -2,14 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use lambda_idempotency::{
-    store::{
-        CallerTransactions as _, PutOutcome, Store as _, StoreBuilder, StoreError, StoreErrorKind,
-        TableProblem,
-        postgres::{PostgresStore, tokio_postgres::Client},
-    },
-    testing::Fault,
+use lambda_idempotency::store::{
+    CallerTransactions as _, PutOutcome, Store as _, StoreBuilder, StoreError, StoreErrorKind, TableProblem,
+    postgres::{PostgresStore, tokio_postgres::Client},
 };
+use lambda_idempotency_testing::Fault;
 use testkit::puts;
 
 use super::{

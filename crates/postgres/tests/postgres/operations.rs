@@ -19,9 +19,9 @@ use lambda_idempotency::{
             tokio_postgres::{Client, Error, NoTls, Transaction},
         },
     },
-    testing::Fault,
     time::{Clock as _, system_clock},
 };
+use lambda_idempotency_testing::Fault;
 
 use testkit::clock::SetClock;
 

@@ -8,8 +8,8 @@ use lambda_idempotency::{
         Store as _, StoreBuilder, StoreErrorKind,
         postgres::{PostgresBuilder, PostgresStore},
     },
-    testing::Fault,
 };
+use lambda_idempotency_testing::Fault;
 use testkit::puts;
 
 use testkit::clock::SetClock;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency::testing::Fault;
+use lambda_idempotency_testing::Fault;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},

@@ -101,7 +101,7 @@ fn answer(status: StatusCode, body: &Value) -> Result<Response<Body>, Error> {
 
 #[cfg(test)]
 mod tests {
-    use lambda_idempotency::testing::{Bench, Call, Event, Function, Point, survive};
+    use lambda_idempotency_testing::{Bench, Call, Event, Function, Point, survive};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lambda_idempotency::testing::Fault;
+use lambda_idempotency_testing::Fault;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 

@@ -12,8 +12,8 @@ use aws_sdk_dynamodb::{
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, Operation, Resolution,
     store::{Status, Store as _, dynamodb::DynamoDbStore},
-    testing::Random,
 };
+use lambda_idempotency_testing::Random;
 use testkit::clock::SetClock;
 
 /// A text in keys and responses. No log may contain it. An event may contain it only if `RESPONSES=include` is set.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use lambda_idempotency::testing::{Call, Point};
+use lambda_idempotency_testing::{Call, Point};
 
 use super::{CONCURRENCY, Delivered, come_back, deliver, judged, parcels, told};
 use crate::{

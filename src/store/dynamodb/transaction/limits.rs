@@ -112,21 +112,19 @@ pub(super) fn described_text(item: &TransactWriteItem) -> String {
 }
 
 /// A write, as a test shows it.
-#[cfg(feature = "testing")]
 #[derive(Debug, Default)]
-pub(crate) struct DescribedWrite {
+pub struct DescribedWrite {
     /// Its kind and table.
-    pub(crate) name: String,
+    pub name: String,
     /// The item's key; empty for a put, whose key attributes only the table knows.
-    pub(crate) item: String,
+    pub item: String,
     /// All its attributes in a stable order.
-    pub(crate) detail: String,
+    pub detail: String,
     /// Its condition, with its placeholders; empty if it has none.
-    pub(crate) condition: String,
+    pub condition: String,
 }
 
 /// Describes a write for a test.
-#[cfg(feature = "testing")]
 pub(super) fn described_whole(item: &TransactWriteItem) -> DescribedWrite {
     let Some(Parts { kind, table, item: attributes, is_put }) = parts(item) else {
         return Default::default();
@@ -410,10 +408,10 @@ mod tests {
         assert_eq!(transaction.len(), 3);
     }
 
-    #[cfg(feature = "testing")]
     #[test]
     fn described_writes_have_their_details() {
-        let described = Transaction::new().put(put("orders", text("1"))).described();
+        let described =
+            crate::store::dynamodb::transaction::described(&Transaction::new().put(put("orders", text("1"))));
         let [DescribedWrite { name, detail, .. }] = &described[..] else { panic!("{described:?}") };
         assert_eq!(name, "put orders");
         assert!(detail.contains("red") && detail.contains("\"1\""), "{detail}");

@@ -19,7 +19,7 @@ use lambda_idempotency::{
     },
 };
 
-pub use lambda_idempotency::testing::{Call, Point};
+pub use lambda_idempotency_testing::{Call, Point};
 
 use super::form::Form;
 

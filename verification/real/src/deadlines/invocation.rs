@@ -19,7 +19,6 @@ use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
     settings::Execution,
     store::{Generation, Owner, Put, PutOutcome, Record, State, Status, Store},
-    testing::Fault,
     time::{Clock as _, system_clock},
 };
 use lambda_idempotency_rehearsal::{
@@ -27,6 +26,7 @@ use lambda_idempotency_rehearsal::{
     problem::{Context, Problem, Result},
     wire::{Proxy, When},
 };
+use lambda_idempotency_testing::Fault;
 use testkit::clock::SetClock;
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use lambda_idempotency::testing::Fault;
+use lambda_idempotency_testing::Fault;
 use testkit::random::Random;
 
 use lambda_idempotency_rehearsal::wire::HttpWay;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use lambda_idempotency::testing::Fault;
+use lambda_idempotency_testing::Fault;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;

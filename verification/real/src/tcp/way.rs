@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use lambda_idempotency::testing::Fault;
+use lambda_idempotency_testing::Fault;
 
 /// How the wire breaks. [`amounts_to`](Self::amounts_to) returns the fault that each way causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -14,12 +14,12 @@ use std::{
 use lambda_idempotency::{
     StoredKey,
     store::{Owner, Status, Store},
-    testing::Fault,
 };
 use lambda_idempotency_rehearsal::{
     clock,
     wire::{Exchange, HttpWay, Log, Meaning, Served},
 };
+use lambda_idempotency_testing::Fault;
 
 use super::{
     case::Case,

@@ -5,7 +5,7 @@ use std::{
     fmt::{self, Display},
 };
 
-use lambda_idempotency::testing::Fault;
+use lambda_idempotency_testing::Fault;
 
 use lambda_idempotency_rehearsal::wire::{HttpWay, Meaning};
 

@@ -18,9 +18,9 @@ use std::{
 use lambda_idempotency::{
     ErrorKind,
     store::{Record, State, Status, StoreErrorKind},
-    testing::Fault,
     time::Timestamp,
 };
+use lambda_idempotency_testing::Fault;
 
 use lambda_idempotency_rehearsal::wire::Meaning;
 

@@ -16,12 +16,13 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency::{StoredKey, store::Store, testing::Fault};
+use lambda_idempotency::{StoredKey, store::Store};
 use lambda_idempotency_rehearsal::{
     clock,
     problem::{Context, Problem, Result},
     wire::{HttpWay, Proxy},
 };
+use lambda_idempotency_testing::Fault;
 use testkit::random::Random;
 use tokio::{task::JoinSet, time::timeout};
 

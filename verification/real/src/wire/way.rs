@@ -67,7 +67,7 @@ impl OverTcp for HttpWay {
 
 #[cfg(test)]
 mod tests {
-    use lambda_idempotency::testing::Fault;
+    use lambda_idempotency_testing::Fault;
 
     use super::*;
 

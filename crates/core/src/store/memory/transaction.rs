@@ -110,7 +110,6 @@ impl Transaction {
     }
 
     /// Describes each put and each deletion: its kind and table, its item, and its details.
-    #[cfg(feature = "testing")]
     pub(crate) fn described(&self) -> Vec<(String, String, String)> {
         let described = |change: &Change| match change {
             Change::Put(table, id, value) => {
@@ -164,13 +163,11 @@ impl MemoryStore {
     }
 
     /// Returns all items that handlers' transactions put: table, id and value.
-    #[cfg(feature = "testing")]
     pub(crate) fn items(&self) -> BTreeMap<(String, String), String> {
         self.inner().own.items.clone()
     }
 
     /// Whether the transaction with this token was applied.
-    #[cfg(feature = "testing")]
     pub(crate) fn has_committed(&self, token: &str) -> bool {
         self.inner().own.tokens.contains(token)
     }
@@ -205,7 +202,7 @@ fn own(writes: &OwnWrites) -> Result<&Transaction, StoreError> {
     writes.downcast_ref().ok_or_else(|| {
         StoreError::new(
             StoreErrorKind::Rejected,
-            "the staged writes have another store's type; stage a `testing::Transaction`",
+            "the staged writes have another store's type; stage a `lambda_idempotency_testing::Transaction`",
         )
     })
 }

@@ -1,0 +1,9 @@
+//! Names for `lambda-idempotency-testing`, which pins this library with `=`. They change in any release.
+
+pub use crate::run::context::{HandlerOf, handler, in_invocation};
+
+/// What a handler stages for DynamoDB.
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb {
+    pub use crate::store::dynamodb::transaction::{DescribedWrite, described};
+}
