@@ -46,12 +46,14 @@
 //! delivery.
 
 pub mod batch;
+#[cfg(all(feature = "admin", feature = "http"))]
 mod describe;
 pub mod event;
 #[cfg(feature = "http")]
 pub mod http;
 mod identity;
 pub mod keys;
+#[cfg(all(feature = "admin", feature = "http"))]
 mod locate;
 mod source;
 mod start;
@@ -66,10 +68,9 @@ use crate::{
     idempotency::Idempotency, internal::KeyFieldsExt as _, invocation::Invocation, key::Key,
     key_fields::KeyFields, observe, time::Timestamp,
 };
+#[cfg(all(feature = "admin", feature = "http"))]
 pub use describe::{Description, Located};
 use event::{EventLayer, IntoKey, KeyFrom};
-#[cfg(feature = "http")]
-use http::HttpLayer;
 pub use start::{run, typed};
 
 impl Idempotency {
@@ -86,8 +87,8 @@ impl Idempotency {
 
     /// A tower layer that implements the `Idempotency-Key` header; see [the module](crate::lambda::http).
     #[cfg(feature = "http")]
-    pub fn http(&self) -> HttpLayer {
-        HttpLayer::new(self)
+    pub fn http(&self) -> http::HttpLayer {
+        http::HttpLayer::new(self)
     }
 
     /// A tower layer that makes a handler of typed events idempotent.

@@ -56,7 +56,7 @@
 //! | `client` | no | the module `client`: a `reqwest` client that sends the same key in every attempt |
 //! | `redis` | no | the Redis and Valkey store; needs no AWS crate |
 //! | `postgres` | no | the PostgreSQL store, and the record in the handler's own transaction |
-//! | `admin` | no | for operators' tools: the stores' method `scan`, and `check_servers` of the Redis store |
+//! | `admin` | no | for operators' tools: `scan` and `check_table` of the stores, `check_servers` of the Redis store, and with `http` the wrappers' `describe` |
 //! | `metrics` | no | counters and latencies through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | no | the conformance suite for stores |
 //! | `live-aws` | no | this package's own tests on a real table |
@@ -93,7 +93,10 @@ mod observe;
 #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "the wrappers use the rest"))]
 mod run;
 // The entry points and the wrappers.
-#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "the wrappers use the rest"))]
+#[cfg_attr(
+    not(all(feature = "admin", feature = "http")),
+    allow(dead_code, reason = "the wrappers and their descriptions use the rest")
+)]
 mod idempotency;
 #[cfg(feature = "events")]
 pub mod lambda;

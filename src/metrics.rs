@@ -1,7 +1,5 @@
 //! The names of the metrics, and the functions that report them through the `metrics` facade.
 
-use std::time::Duration;
-
 /// A number that the library reports through the [`metrics`](https://docs.rs/metrics) facade, to the recorder that
 /// the function installs. Without the feature `metrics`, the library reports none.
 ///
@@ -223,33 +221,46 @@ impl Metric {
     }
 }
 
-/// Tells the recorder the unit of each [`Metric`]. Call it once, after the recorder is installed.
 #[cfg(feature = "metrics")]
-pub fn describe_metrics() {
-    for metric in Metric::ALL {
-        if metric.is_latency() {
-            metrics::describe_histogram!(metric.name(), metrics::Unit::Milliseconds, "");
-        } else {
-            metrics::describe_counter!(metric.name(), metrics::Unit::Count, "");
+mod facade {
+    use std::time::Duration;
+
+    use super::Metric;
+
+    /// Tells the recorder the unit of each [`Metric`]. Call it once, after the recorder is installed.
+    pub fn describe_metrics() {
+        for metric in Metric::ALL {
+            if metric.is_latency() {
+                metrics::describe_histogram!(metric.name(), metrics::Unit::Milliseconds, "");
+            } else {
+                metrics::describe_counter!(metric.name(), metrics::Unit::Count, "");
+            }
         }
     }
+
+    pub(crate) fn count(metric: Metric) {
+        metrics::counter!(metric.name()).increment(1);
+    }
+
+    pub(crate) fn measure(metric: Metric, took: Duration) {
+        metrics::histogram!(metric.name()).record(took.as_secs_f64() * 1000.0);
+    }
+}
+/// Without the feature `metrics`, nothing is counted.
+#[cfg(not(feature = "metrics"))]
+mod facade {
+    use std::time::Duration;
+
+    use super::Metric;
+
+    pub(crate) const fn count(_: Metric) {}
+
+    pub(crate) const fn measure(_: Metric, _: Duration) {}
 }
 
 #[cfg(feature = "metrics")]
-pub(crate) fn count(metric: Metric) {
-    metrics::counter!(metric.name()).increment(1);
-}
-
-#[cfg(feature = "metrics")]
-pub(crate) fn measure(metric: Metric, took: Duration) {
-    metrics::histogram!(metric.name()).record(took.as_secs_f64() * 1000.0);
-}
-
-#[cfg(not(feature = "metrics"))]
-pub(crate) const fn count(_: Metric) {}
-
-#[cfg(not(feature = "metrics"))]
-pub(crate) const fn measure(_: Metric, _: Duration) {}
+pub use facade::describe_metrics;
+pub(crate) use facade::{count, measure};
 
 #[cfg(test)]
 mod tests {

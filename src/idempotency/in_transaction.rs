@@ -45,7 +45,6 @@ impl<F: Format> Operation<F> {
     /// transaction, runs your work, and commits, all in one call.
     ///
     /// ```
-    /// # #[cfg(feature = "postgres")] {
     /// # use lambda_idempotency::{Begun, Fingerprint, Key, Operation, Settled};
     /// # use lambda_idempotency::store::postgres::{PostgresStore, tokio_postgres::Client};
     /// # async fn example(
@@ -64,7 +63,6 @@ impl<F: Format> Operation<F> {
     ///     }
     /// }
     /// # Ok(())
-    /// # }
     /// # }
     /// ```
     ///
@@ -104,7 +102,6 @@ impl<F: Format> Operation<F> {
     /// session has ended. The record then shows whether the commit succeeded.
     ///
     /// ```
-    /// # #[cfg(feature = "postgres")] {
     /// # use lambda_idempotency::{Key, Operation, RunError};
     /// # use lambda_idempotency::store::postgres::{PostgresStore, tokio_postgres::{Client, Error}};
     /// # async fn example(
@@ -117,7 +114,6 @@ impl<F: Format> Operation<F> {
     ///     })
     ///     .await?;
     /// # Ok(())
-    /// # }
     /// # }
     /// ```
     ///

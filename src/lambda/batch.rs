@@ -130,6 +130,7 @@ mod handler;
 mod handlers;
 mod kinesis;
 mod lanes;
+#[cfg(all(feature = "admin", feature = "http"))]
 mod locate;
 mod record;
 mod run;

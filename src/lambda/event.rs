@@ -79,6 +79,8 @@
 //!
 //! If an event has a field twice, its `Records` are empty, or its parts can't be read, the whole event is compared.
 
+#[cfg(all(feature = "admin", feature = "http"))]
+mod locate;
 mod payload;
 mod replays;
 
@@ -103,7 +105,7 @@ use crate::{
     internal::KeyFieldsExt as _,
     key::{Key, StoredKey},
     key_fields::KeyFields,
-    lambda::{Description, Idempotent, Located, describe::CLOSURE, diagnosed, take_ready, tenant},
+    lambda::{Idempotent, diagnosed, take_ready, tenant},
     observe,
     run::{
         context::{OperationContext, within},
@@ -148,7 +150,7 @@ impl<K: IntoKey> IntoKey for Result<K, Error> {
 /// Reads the key from an event, its JSON, or the invocation.
 pub(super) type KeyOf<T> = Arc<dyn Fn(&T, &RawValue, &Context) -> Result<Option<Key>, Error> + Send + Sync>;
 
-/// Where a layer's keys come from, for its [`Description`]. A closure can't be described.
+/// Where a layer's keys come from, for its description. A closure can't be described.
 #[derive(Clone, Debug, Default)]
 pub(super) enum KeyFrom {
     #[default]
@@ -439,30 +441,6 @@ impl<T: DeserializeOwned> EventLayer<T> {
             scope = scope.with_caller(tenant)?;
         }
         Ok(Some((StoredKey::new(&scope, &key), self.fingerprint(raw)?)))
-    }
-
-    /// Describes the layer, for tools that look for its records; see [`Description`].
-    pub fn describe(&self) -> Description {
-        let mut description = Description::of(&self.idempotency, "event");
-        match &self.key_from {
-            KeyFrom::Fields(fields) => description = description.keyed_by(fields),
-            KeyFrom::RequestId => description.key_from = Some("request id".to_owned()),
-            KeyFrom::Closure => description.key_from = Some(CLOSURE.to_owned()),
-        }
-        let compared = self.fingerprinted.iter().flatten();
-        description.compared_fields = compared.map(|field| field.as_str().to_owned()).collect();
-        description
-    }
-
-    /// Locates the record of the operation that this event asks for; `None` if the event has no key and needs none.
-    ///
-    /// # Errors
-    ///
-    /// The errors with which the layer would refuse the event.
-    pub(super) fn locate(&self, raw: &RawValue, context: &Context) -> Result<Option<Located>, Error> {
-        let payload: T = serde_json::from_str(raw.get()).map_err(|error| not_an_event::<T>(&error))?;
-        let keyed = self.keyed((self.key)(&payload, raw, context)?, raw, context)?;
-        Ok(keyed.map(|(key, fingerprint)| Located::new(key, Some(fingerprint))))
     }
 
     /// Accepts an event without a key if the layer doesn't require keys.

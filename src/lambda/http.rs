@@ -227,7 +227,8 @@ mod front_end;
 mod guard;
 mod headers;
 mod key;
-mod locate;
+#[cfg(feature = "admin")]
+pub(super) mod locate;
 mod namespace;
 mod operations;
 mod path;
@@ -243,7 +244,6 @@ mod websocket;
 pub use answer::ResponseBody;
 pub use caller::{Caller, scope_caller, verified_caller};
 pub use guard::{guarded, guarded_streaming, guarded_with, run, run_streaming};
-pub(super) use locate::body_of;
 pub use problem::{EXPOSED_HEADERS, ProblemKind};
 pub use rejections::ReleaseRejections;
 pub use response::{recorded, replayed};

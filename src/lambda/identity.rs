@@ -167,10 +167,6 @@ pub(super) const SUFFIXES: [&str; 13] = [
     "-user-token",
 ];
 
-/// The header in which a client sends its API key to a REST API.
-#[cfg(feature = "http")]
-pub(super) const API_KEY: &str = "x-api-key";
-
 /// The header with the session token of an IAM caller's temporary credentials.
 pub(super) const SESSION_TOKEN: &str = "x-amz-security-token";
 

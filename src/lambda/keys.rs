@@ -57,9 +57,7 @@
 //! ```
 
 use crate::internal::KeyFieldsExt as _;
-use std::{borrow::Cow, collections::BTreeMap};
-
-use serde_json::value::RawValue;
+use std::borrow::Cow;
 
 use super::source::Text;
 use crate::{key::joined, key_fields::KeyFields};
@@ -143,14 +141,6 @@ pub fn s3() -> KeyFields {
     .of_only("/Records", None)
 }
 
-/// The key with this function's name in this module, if it needs no argument.
-pub(super) fn named(name: &str) -> Option<KeyFields> {
-    [event_bridge, scheduler, sns, s3, step_functions]
-        .iter()
-        .map(|key| key())
-        .find(|key| key.name() == Some(name))
-}
-
 /// An execution's entry into the state that calls the function: the fields `execution`, `state` and `entered`
 /// of the payload, which the state machine fills from its context:
 ///
@@ -224,50 +214,6 @@ pub fn kafka_cluster(event: &[u8]) -> Option<String> {
     arn.or_else(brokers).filter(|cluster| !cluster.is_empty())
 }
 
-/// The records of all partitions of a Kafka event, or the messages of an Amazon MQ event, each with its partition or
-/// queue; empty for any other event.
-pub(super) fn records_of_brokers(event: &RawValue) -> Vec<(String, &RawValue)> {
-    #[derive(serde::Deserialize)]
-    struct Event<'e> {
-        #[serde(alias = "messages", alias = "rmqMessagesByQueue", borrow)]
-        records: &'e RawValue,
-    }
-    let Ok(Event { records }) = serde_json::from_str(event.get()) else { return Vec::new() };
-    if let Ok(messages) = serde_json::from_str::<Vec<&RawValue>>(records.get()) {
-        return messages.into_iter().map(|message| (destination(message), message)).collect();
-    }
-    let lists: BTreeMap<String, Vec<&RawValue>> = serde_json::from_str(records.get()).unwrap_or_default();
-    let named = |(name, records): (String, Vec<_>)| {
-        records.into_iter().map(move |record| (name.clone(), record)).collect::<Vec<_>>()
-    };
-    lists.into_iter().flat_map(named).collect()
-}
-
-/// The queue of an ActiveMQ message; empty if the message has none.
-fn destination(message: &RawValue) -> String {
-    #[derive(serde::Deserialize)]
-    struct Message {
-        destination: Destination,
-    }
-    #[derive(serde::Deserialize)]
-    struct Destination {
-        #[serde(rename = "physicalName")]
-        name: String,
-    }
-    let message = serde_json::from_str(message.get());
-    message.map(|Message { destination }| destination.name).unwrap_or_default()
-}
-
-/// The ARN of an Amazon MQ event's broker.
-pub(super) fn broker(event: &RawValue) -> Option<String> {
-    #[derive(serde::Deserialize)]
-    struct Event {
-        #[serde(rename = "eventSourceArn")]
-        arn: String,
-    }
-    serde_json::from_str(event.get()).ok().map(|Event { arn }| arn).filter(|arn| !arn.is_empty())
-}
-
 /// An Amazon MQ message's broker, queue and id. The id is ActiveMQ's `messageID`, or the `basicProperties.messageId`
 /// that a RabbitMQ publisher set. Each message of an event is its own operation: [`run`](crate::Operation::run) the
 /// messages one by one.
@@ -299,7 +245,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::internal::KeyExt as _;
+    use crate::{internal::KeyExt as _, lambda::locate::named};
 
     fn key(fields: &KeyFields, json: &str) -> Option<String> {
         fields.key_of(json.as_bytes()).unwrap().map(|key| key.as_str().to_owned())

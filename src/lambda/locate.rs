@@ -1,23 +1,18 @@
 //! Finds the records of an event by a [`Description`], as the described wrapper would find them.
 
-#[cfg(feature = "http")]
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-#[cfg(feature = "http")]
 use ::http::Method;
 use lambda_runtime::Context;
 use serde_json::{Value, value::RawValue};
 
-#[cfg(feature = "http")]
-use super::http::HttpLayer;
-use super::{
-    batch::Record,
-    describe::{CLOSURE, Description, Located, Part},
-    keys,
-};
+use super::describe::{CLOSURE, Description, Located, Part};
 use crate::{
     error::{Error, ErrorKind},
     format::Format,
@@ -27,8 +22,9 @@ use crate::{
     key::Key,
     key_fields::KeyFields,
     lambda::{
-        batch::{Batch, DynamoDbRecord, KinesisRecord, SqsMessage},
-        tenant,
+        batch::{Batch, DynamoDbRecord, KinesisRecord, Record, SqsMessage},
+        http::{self, HttpLayer},
+        keys, tenant,
     },
     settings::Mode,
     store::memory::MemoryStore,
@@ -66,8 +62,7 @@ fn contents(via: &str, raw: &RawValue) -> Result<Vec<Part>, Error> {
         "sqs" => Batch::<SqsMessage>::contents(raw),
         "kinesis" => Batch::<KinesisRecord>::contents(raw),
         "dynamodb" => Batch::<DynamoDbRecord>::contents(raw),
-        #[cfg(feature = "http")]
-        "http" | "http-body" => Ok(vec![(None, Ok(super::http::body_of(raw)?))]),
+        "http" | "http-body" => Ok(vec![(None, Ok(http::locate::body_of(raw)?))]),
         _ => Ok(vec![(None, Ok(raw.get().as_bytes().to_vec()))]),
     }
 }
@@ -154,7 +149,6 @@ impl Description {
             {
                 Err(invalid(OF_FIRST_LATTICE))
             }
-            #[cfg(feature = "http")]
             "http" | "http-body" => {
                 let needs_closure = Arc::new(AtomicBool::new(false));
                 let located = self.http(&idempotency, caller, &needs_closure)?.locate(raw, context);
@@ -222,7 +216,7 @@ impl Description {
     }
 
     fn fields(&self) -> Result<Option<KeyFields>, Error> {
-        let known = self.key_from.as_deref().and_then(keys::named);
+        let known = self.key_from.as_deref().and_then(named);
         let known = known.filter(|known| self.key_fields.is_empty() || known.iter().eq(&self.key_fields));
         let fields = match known {
             Some(known) => known,
@@ -334,7 +328,7 @@ impl Description {
                 Ok(located)
             }
             (fields, Some(known)) => {
-                let records = keys::records_of_brokers(raw);
+                let records = records_of_brokers(raw);
                 let located = records.iter().enumerate().map(|(place, (queue, record))| {
                     let part = Some(format!("record {place}"));
                     match &fields {
@@ -356,9 +350,7 @@ impl Description {
         let source = match self.key_from.as_deref() {
             Some("kafka_record") => keys::kafka_cluster(raw.get().as_bytes())
                 .ok_or_else(|| invalid("the event has no Kafka cluster"))?,
-            Some("mq_message") => {
-                keys::broker(raw).ok_or_else(|| invalid("the event has no `eventSourceArn`"))?
-            }
+            Some("mq_message") => broker(raw).ok_or_else(|| invalid("the event has no `eventSourceArn`"))?,
             _ => return Ok(None),
         };
         let is_queue = self.key_from.as_deref() == Some("mq_message");
@@ -368,7 +360,6 @@ impl Description {
         }))
     }
 
-    #[cfg(feature = "http")]
     fn methods(&self) -> Result<Option<Vec<Method>>, Error> {
         let method = |name: &String| {
             name.parse::<Method>().map_err(|_| invalid(format!("{name:?} isn't an HTTP method")))
@@ -379,7 +370,6 @@ impl Description {
 
     /// Builds the HTTP layer that this description describes. If the key of a request comes from a closure in the
     /// function's code, the layer sets `needs_closure`.
-    #[cfg(feature = "http")]
     fn http(
         &self,
         idempotency: &Idempotency,
@@ -449,6 +439,58 @@ fn located_in_parts(
     let parts = contents(&via, raw).unwrap_or_default().into_iter();
     let located = parts.filter_map(|(part, content)| by(fields, &content.ok()?, part).ok().flatten());
     Ok(located.collect())
+}
+
+/// The key with this function's name in the module [`keys`], if it needs no argument.
+pub(in crate::lambda) fn named(name: &str) -> Option<KeyFields> {
+    [keys::event_bridge, keys::scheduler, keys::sns, keys::s3, keys::step_functions]
+        .iter()
+        .map(|key| key())
+        .find(|key| key.name() == Some(name))
+}
+
+/// The records of all partitions of a Kafka event, or the messages of an Amazon MQ event, each with its partition or
+/// queue; empty for any other event.
+fn records_of_brokers(event: &RawValue) -> Vec<(String, &RawValue)> {
+    #[derive(serde::Deserialize)]
+    struct Event<'e> {
+        #[serde(alias = "messages", alias = "rmqMessagesByQueue", borrow)]
+        records: &'e RawValue,
+    }
+    let Ok(Event { records }) = serde_json::from_str(event.get()) else { return Vec::new() };
+    if let Ok(messages) = serde_json::from_str::<Vec<&RawValue>>(records.get()) {
+        return messages.into_iter().map(|message| (destination(message), message)).collect();
+    }
+    let lists: BTreeMap<String, Vec<&RawValue>> = serde_json::from_str(records.get()).unwrap_or_default();
+    let named = |(name, records): (String, Vec<_>)| {
+        records.into_iter().map(move |record| (name.clone(), record)).collect::<Vec<_>>()
+    };
+    lists.into_iter().flat_map(named).collect()
+}
+
+/// The queue of an ActiveMQ message; empty if the message has none.
+fn destination(message: &RawValue) -> String {
+    #[derive(serde::Deserialize)]
+    struct Message {
+        destination: Destination,
+    }
+    #[derive(serde::Deserialize)]
+    struct Destination {
+        #[serde(rename = "physicalName")]
+        name: String,
+    }
+    let message = serde_json::from_str(message.get());
+    message.map(|Message { destination }| destination.name).unwrap_or_default()
+}
+
+/// The ARN of an Amazon MQ event's broker.
+fn broker(event: &RawValue) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Event {
+        #[serde(rename = "eventSourceArn")]
+        arn: String,
+    }
+    serde_json::from_str(event.get()).ok().map(|Event { arn }| arn).filter(|arn| !arn.is_empty())
 }
 
 impl<F: Format> Operation<F> {

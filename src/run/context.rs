@@ -165,7 +165,6 @@ pub fn current() -> Option<ClaimHandle> {
 /// it's in the request's extensions too.
 ///
 /// ```
-/// # #[cfg(feature = "dynamodb")] {
 /// use aws_sdk_dynamodb::types::{AttributeValue, Update};
 /// use lambda_idempotency::{Idempotency, Key, RunError, staging, store::dynamodb::Transaction};
 ///
@@ -193,7 +192,6 @@ pub fn current() -> Option<ClaimHandle> {
 ///         })
 ///         .await
 /// }
-/// # }
 /// ```
 pub fn staging() -> Option<Staging> {
     surrounding().and_then(|context| context.staging)

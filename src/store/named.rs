@@ -4,8 +4,6 @@ mod shown;
 
 use std::{env, sync::Arc};
 
-#[cfg(feature = "dynamodb")]
-use crate::store::dynamodb::DynamoDbStore;
 #[allow(unused_imports, reason = "unused if the features of all stores are off")]
 use crate::store::{StoreBuilder, toolkit::FromUrl};
 use crate::{
@@ -214,7 +212,7 @@ impl NamedStore {
 }
 
 #[cfg(feature = "dynamodb")]
-impl DynamoDbStore {
+impl crate::store::dynamodb::DynamoDbStore {
     /// Creates a builder for the table that the environment names, by the rules of
     /// [`Idempotency::from_env`](crate::Idempotency::from_env). It's for tools that inspect a function's table.
     ///
@@ -245,7 +243,7 @@ pub(crate) async fn start_random() {
 }
 
 /// The URL of the store that the environment names, without a user's name and password.
-#[cfg(feature = "events")]
+#[cfg(all(feature = "admin", feature = "http"))]
 pub(crate) fn url_in_environment() -> Option<String> {
     let table = || variable(TABLE).map(|table| format!("dynamodb://{table}"));
     variable(STORE).map(|url| NamedStore::without_credentials(&url).unwrap_or_default()).or_else(table)
@@ -270,7 +268,7 @@ fn choice_in(lambda: bool, table: Option<String>, store: Option<String>) -> Resu
 fn choice(table: Option<String>, store: Option<String>) -> Result<NamedStore, Error> {
     match (table, store) {
         #[cfg(feature = "dynamodb")]
-        (Some(name), None) => Ok(NamedStore::DynamoDb(DynamoDbStore::builder(name))),
+        (Some(name), None) => Ok(NamedStore::DynamoDb(crate::store::dynamodb::DynamoDbStore::builder(name))),
         #[cfg(not(feature = "dynamodb"))]
         (Some(_), None) => Err(off(TABLE, "dynamodb")),
         (None, Some(url)) => NamedStore::parse(STORE, &url),
@@ -308,7 +306,6 @@ mod tests {
         let memory = || Some("memory:".to_owned());
         assert!(choice_in(true, None, memory()).unwrap_err().to_string().contains("another sandbox"));
         assert!(matches!(choice_in(false, None, memory()), Ok(NamedStore::Memory)));
-        #[cfg(feature = "dynamodb")]
         assert!(choice_in(true, some("t"), None).is_ok());
     }
 
@@ -320,16 +317,13 @@ mod tests {
     #[test]
     fn variables_name_the_store() {
         for (table, store, expected) in [
-            #[cfg(feature = "dynamodb")]
             (some("payments"), None, "DynamoDb"),
-            #[cfg(feature = "dynamodb")]
             (None, some("dynamodb://payments"), "DynamoDb"),
             (None, some(MEMORY), "Memory"),
         ] {
             let named = choice(table, store).unwrap();
             assert_eq!(variant(&named), expected);
         }
-        #[cfg(feature = "redis")]
         for url in [
             "redis://h",
             "rediss://u:p@h:1/2",
@@ -342,7 +336,6 @@ mod tests {
         ] {
             assert_eq!(variant(&choice(None, some(url)).unwrap()), "Redis", "{url}");
         }
-        #[cfg(feature = "postgres")]
         for url in ["postgres://u:p@h/db", "postgresql://h/db"] {
             assert_eq!(variant(&choice(None, some(url)).unwrap()), "Postgres", "{url}");
         }
@@ -388,7 +381,6 @@ mod tests {
     }
 
     /// The command line and the environment both open the store of a URL this way, so the parameters work in both.
-    #[cfg(feature = "postgres")]
     #[tokio::test]
     async fn postgres_urls_configure_timeouts_and_prepared_statements() {
         let open = async |parameters: &str| {
@@ -405,23 +397,6 @@ mod tests {
 
     #[test]
     fn errors_name_the_disabled_feature() {
-        #[cfg(not(feature = "postgres"))]
-        assert!(
-            NamedStore::from_url("postgres://h/db")
-                .unwrap_err()
-                .to_string()
-                .contains("needs the feature `postgres`")
-        );
-        #[cfg(not(feature = "redis"))]
-        assert!(
-            NamedStore::from_url("redis://h").unwrap_err().to_string().contains("needs the feature `redis`")
-        );
-        #[cfg(not(feature = "dynamodb"))]
-        assert!(
-            NamedStore::from_url("dynamodb://t")
-                .unwrap_err()
-                .to_string()
-                .contains("needs the feature `dynamodb`")
-        );
+        assert!(off("the store's URL", "redis").to_string().contains("needs the feature `redis`"));
     }
 }

@@ -231,7 +231,6 @@ async fn unenforced_transactions_keep_the_answer_reserve() {
     assert_eq!(late.with_handler("k", 1, deposit()).await.unwrap(), "paid");
 }
 
-#[cfg(feature = "http")]
 #[tokio::test(start_paused = true)]
 async fn shadow_reports_refused_callers() {
     use lambda_http::{Body, Request, Response};

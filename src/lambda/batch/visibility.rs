@@ -123,7 +123,7 @@ mod sdk {
                     .visibility_timeout(message.seconds)
                     .build()
             });
-            let url = messages.first().and_then(|message| super::queue_url(&message.queue_arn));
+            let url = messages.first().and_then(|message| queue_url(&message.queue_arn));
             let (Ok(entries), Some(url)) = (entries.collect::<Result<Vec<_>, _>>(), url) else {
                 return observe::not_hidden(messages.len(), None);
             };
@@ -151,47 +151,50 @@ mod sdk {
     fn is_forbidden(code: &str) -> bool {
         matches!(code, "AccessDenied" | "AccessDeniedException")
     }
-}
 
-/// The URL of the queue with this ARN, such as `arn:aws:sqs:eu-west-1:123456789012:orders`; `None` if the
-/// ARN isn't a queue's.
-///
-/// SQS reads the account and name from the URL; the request goes to the client's own endpoint.
-#[cfg(feature = "sqs-visibility")]
-fn queue_url(arn: &str) -> Option<String> {
-    let mut parts = arn.split(':');
-    let (Some("arn"), Some(partition), Some("sqs")) = (parts.next(), parts.next(), parts.next()) else {
-        return None;
-    };
-    let (Some(region), Some(account), Some(name), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return None;
-    };
-    let suffix = if partition == "aws-cn" { "amazonaws.com.cn" } else { "amazonaws.com" };
-    Some(format!("https://sqs.{region}.{suffix}/{account}/{name}"))
+    /// The URL of the queue with this ARN, such as `arn:aws:sqs:eu-west-1:123456789012:orders`; `None` if the
+    /// ARN isn't a queue's.
+    ///
+    /// SQS reads the account and name from the URL; the request goes to the client's own endpoint.
+    fn queue_url(arn: &str) -> Option<String> {
+        let mut parts = arn.split(':');
+        let (Some("arn"), Some(partition), Some("sqs")) = (parts.next(), parts.next(), parts.next()) else {
+            return None;
+        };
+        let (Some(region), Some(account), Some(name), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return None;
+        };
+        let suffix = if partition == "aws-cn" { "amazonaws.com.cn" } else { "amazonaws.com" };
+        Some(format!("https://sqs.{region}.{suffix}/{account}/{name}"))
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn queue_urls_come_from_arns() {
+            for (arn, url) in [
+                (
+                    "arn:aws:sqs:eu-west-1:1:orders.fifo",
+                    Some("https://sqs.eu-west-1.amazonaws.com/1/orders.fifo"),
+                ),
+                ("arn:aws-cn:sqs:cn-north-1:1:a", Some("https://sqs.cn-north-1.amazonaws.com.cn/1/a")),
+                ("arn:aws:sns:eu-west-1:1:orders", None),
+                ("arn:aws:sqs:eu-west-1:1", None),
+                ("", None),
+            ] {
+                assert_eq!(queue_url(arn).as_deref(), url);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[cfg(feature = "sqs-visibility")]
-    #[test]
-    fn queue_urls_come_from_arns() {
-        for (arn, url) in [
-            (
-                "arn:aws:sqs:eu-west-1:1:orders.fifo",
-                Some("https://sqs.eu-west-1.amazonaws.com/1/orders.fifo"),
-            ),
-            ("arn:aws-cn:sqs:cn-north-1:1:a", Some("https://sqs.cn-north-1.amazonaws.com.cn/1/a")),
-            ("arn:aws:sns:eu-west-1:1:orders", None),
-            ("arn:aws:sqs:eu-west-1:1", None),
-            ("", None),
-        ] {
-            assert_eq!(queue_url(arn).as_deref(), url);
-        }
-    }
 
     #[test]
     fn visibility_timeouts_are_whole_seconds_within_limits() {

@@ -7,13 +7,16 @@ use super::{
     caller::{Caller, checked_api_key, checked_certificate},
     query::percent_decoded,
 };
-use crate::lambda::identity::{API_KEY, SESSION_TOKEN, cookie_name, cookies, is_credential, is_signature};
+use crate::lambda::identity::{SESSION_TOKEN, cookie_name, cookies, is_credential, is_signature};
+
+/// The header in which a client sends its API key to a REST API.
+const API_KEY: &str = "x-api-key";
 
 /// The headers and cookies that count as credentials, in addition to the list of all APIs, or in spite of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CredentialRules {
-    ignored_cookies: Vec<String>,
-    headers: Vec<HeaderName>,
+    pub(super) ignored_cookies: Vec<String>,
+    pub(super) headers: Vec<HeaderName>,
 }
 
 impl CredentialRules {
@@ -21,16 +24,8 @@ impl CredentialRules {
         self.ignored_cookies.extend(names.into_iter().map(Into::into));
     }
 
-    pub(super) fn ignored_cookies(&self) -> impl Iterator<Item = &str> {
-        self.ignored_cookies.iter().map(String::as_str)
-    }
-
     pub(super) fn add_headers(&mut self, names: impl IntoIterator<Item = HeaderName>) {
         self.headers.extend(names);
-    }
-
-    pub(super) fn headers(&self) -> &[HeaderName] {
-        &self.headers
     }
 
     /// The name of a header with a credential whose owner may be someone else than `caller`.

@@ -26,7 +26,6 @@ use lambda_http::{
 };
 use lambda_runtime::{Diagnostic, LambdaEvent, StreamResponse};
 use serde::Serialize;
-use serde_json::value::RawValue;
 use tower::Service;
 use url::Url;
 
@@ -38,7 +37,6 @@ use super::{
     response,
 };
 use crate::{
-    error::{Error, ErrorKind},
     future::BoxFuture,
     lambda::{self, take_ready},
     observe,
@@ -351,33 +349,9 @@ where
 
 /// The part of an event that makes it unreadable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unreadable {
+pub(super) enum Unreadable {
     Body,
     Uri,
-}
-
-/// The request that the layer gets for this event.
-///
-/// # Errors
-///
-/// [`ErrorKind::Invalid`] if the event isn't an HTTP event, or can't be read.
-pub(super) fn request_of(event: &RawValue) -> Result<Request<Body>, Error> {
-    let invalid = |why: &'static str| Error::new(ErrorKind::Invalid, why);
-    let event: LambdaRequest = serde_json::from_str(event.get())
-        .map_err(|_| invalid("the event isn't an HTTP request of a known front end"))?;
-    let (event, body) = prepared(event);
-    let body = body.map_err(|unreadable| {
-        invalid(match unreadable {
-            Unreadable::Body => {
-                "the event's body isn't valid base64, so the function answers 400 and `request-unreadable`"
-            }
-            Unreadable::Uri => {
-                "the event's host, path and query don't form a valid URI, so the function answers 400 and \
-                 `request-unreadable`; a sample from the documentation may have a placeholder as its host"
-            }
-        })
-    })?;
-    Ok(Request::from(event).map(|own| body.unwrap_or(own)))
 }
 
 /// Takes the body out of the event, so that `lambda_http` neither copies nor decodes it. The last argument says
@@ -412,7 +386,7 @@ macro_rules! prepared_as_rest {
 
 /// Changes the event so that `lambda_http` reads all of it, and returns it with its body. If that's impossible, returns
 /// an empty event.
-fn prepared(event: LambdaRequest) -> (LambdaRequest, Result<Option<Body>, Unreadable>) {
+pub(super) fn prepared(event: LambdaRequest) -> (LambdaRequest, Result<Option<Body>, Unreadable>) {
     match event {
         LambdaRequest::ApiGatewayV1(mut event) => {
             prepared_as_rest!(event, ApiGatewayV1(ApiGatewayProxyRequest))

@@ -10,7 +10,7 @@ use crate::{
 
 /// The operation's name for each path.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Operations(Vec<(String, String)>);
+pub(super) struct Operations(pub(super) Vec<(String, String)>);
 
 impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// Names the operations by their paths: each entry is a path and an operation's name. Each operation has its own
@@ -53,11 +53,6 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
 }
 
 impl Operations {
-    /// The paths and their operations' names.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &(String, String)> {
-        self.0.iter()
-    }
-
     /// `idempotency` with the operation's name for this path, if the path has one.
     ///
     /// # Errors

@@ -39,15 +39,11 @@ pub(super) fn whole(parts: &Parts) -> &str {
 }
 
 /// The URI that the outermost axum router got, for a layer inside `Router::nest`.
-#[cfg(feature = "axum")]
 fn original(parts: &Parts) -> &Uri {
-    use axum::extract::OriginalUri;
-
-    parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |OriginalUri(uri)| uri)
-}
-
-#[cfg(not(feature = "axum"))]
-fn original(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
+        return uri;
+    }
     &parts.uri
 }
 

@@ -319,20 +319,6 @@ impl Problem {
         Self { origin, ..self }
     }
 
-    /// Converts the problem to an error with the problem's texts, for tools that look for records.
-    pub(super) fn as_error(&self) -> Error {
-        let kind = match self.kind {
-            ProblemKind::KeyMissing => ErrorKind::MissingKey,
-            ProblemKind::KeyInvalid => ErrorKind::InvalidKey,
-            _ => ErrorKind::Invalid,
-        };
-        let (title, detail) = self.title_and_detail();
-        Error::new(
-            kind,
-            format!("the layer refuses the request with `{}`: {title}. {detail}", self.kind.code()),
-        )
-    }
-
     fn title_and_detail(&self) -> Texts {
         if let Some(texts) = self.texts {
             return texts;
@@ -435,6 +421,22 @@ impl Problem {
 /// Rounds down to whole seconds, so that the wait is no longer than the lease. Returns at least 1.
 fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs().max(1)
+}
+
+/// The problem's texts, for tools that look for records.
+impl From<&Problem> for Error {
+    fn from(problem: &Problem) -> Self {
+        let kind = match problem.kind {
+            ProblemKind::KeyMissing => ErrorKind::MissingKey,
+            ProblemKind::KeyInvalid => ErrorKind::InvalidKey,
+            _ => ErrorKind::Invalid,
+        };
+        let (title, detail) = problem.title_and_detail();
+        Error::new(
+            kind,
+            format!("the layer refuses the request with `{}`: {title}. {detail}", problem.kind.code()),
+        )
+    }
 }
 
 #[cfg(test)]
@@ -579,11 +581,11 @@ mod tests {
             (ProblemKind::KeyInvalid, ErrorKind::InvalidKey),
             (ProblemKind::CallerUnknown, ErrorKind::Invalid),
         ] {
-            let error = Problem::from(kind).as_error();
+            let error = Error::from(&Problem::from(kind));
             assert_eq!(error.kind(), expected);
             assert!(error.to_string().contains(kind.code()), "{error}");
         }
-        let error = Problem::from(ProblemKind::KeyMissing).of(Origin::Request).as_error();
+        let error = Error::from(&Problem::from(ProblemKind::KeyMissing).of(Origin::Request));
         assert!(error.to_string().contains("body field"), "{error}");
     }
 }

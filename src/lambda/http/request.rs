@@ -99,7 +99,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "jmespath")]
     #[test]
     fn jmespath_selects_fields_too() {
         let fields = ["/id", "lines[].cents", "json(note).by"].map(|field| Selector::new(field).unwrap());

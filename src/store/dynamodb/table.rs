@@ -1,14 +1,16 @@
 //! Creates and checks the table, and explains how its keys differ from the configuration.
 
+#[cfg(feature = "admin")]
+mod check;
+
 use std::{error::Error as StdError, fmt, time::Duration};
 
 use aws_sdk_dynamodb::{
     config::{self, timeout::TimeoutConfig},
     error::{ProvideErrorMetadata, SdkError},
     types::{
-        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, MultiRegionConsistency,
-        ScalarAttributeType, TableDescription, TableStatus, TimeToLiveDescription, TimeToLiveSpecification,
-        TimeToLiveStatus,
+        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType, TableDescription,
+        TableStatus, TimeToLiveDescription, TimeToLiveSpecification, TimeToLiveStatus,
     },
 };
 
@@ -93,43 +95,6 @@ impl DynamoDbStore {
         Ok(is_new)
     }
 
-    /// Lists the table's problems. The table is OK if the list is empty or has only
-    /// [notes](TableProblem::is_note). If the table has other keys, the list ends with that problem, since no change
-    /// of the table makes it OK.
-    ///
-    /// Needs `dynamodb:DescribeTable` and `dynamodb:DescribeTimeToLive`.
-    ///
-    /// # Errors
-    ///
-    /// If DynamoDB can't be reached, or rejects the request.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future has no effect.
-    pub async fn check_table(&self) -> Result<Vec<TableProblem>, StoreError> {
-        let Some(table) = self.describe().await? else { return Ok(vec![TableProblem::Missing]) };
-        let mut problems = Vec::new();
-        if let Some(status) = table.table_status().filter(|status| !serves(status)) {
-            problems.push(TableProblem::NotActive { status: status.as_str().to_owned() });
-        }
-        if let Some(problem) = self.keys_problem(&table) {
-            problems.push(problem);
-            return Ok(problems);
-        }
-        problems.extend(self.time_to_live_problem(&self.describe_time_to_live().await?));
-        // DynamoDB omits the summary for a table that has always been provisioned.
-        let billing = table.billing_mode_summary().and_then(|summary| summary.billing_mode());
-        if billing != Some(&BillingMode::PayPerRequest) {
-            problems.push(TableProblem::Provisioned);
-        }
-        let regions: Vec<_> =
-            table.replicas().iter().filter_map(|replica| replica.region_name().map(str::to_owned)).collect();
-        if !regions.is_empty() && table.multi_region_consistency() != Some(&MultiRegionConsistency::Strong) {
-            problems.push(TableProblem::Replicated { regions });
-        }
-        Ok(problems)
-    }
-
     /// Returns the error for a request that DynamoDB calls invalid. If the table's keys differ from the configured
     /// ones, the error shows both. Otherwise, the error has the class `otherwise`.
     pub(super) async fn explained(&self, fault: Fault, otherwise: Class) -> StoreError {
@@ -164,16 +129,6 @@ impl DynamoDbStore {
         let (expected, found) = (self.expected_keys(), Keys::of(table));
         (expected != found)
             .then(|| TableProblem::Keys { expected: expected.to_string(), found: found.to_string() })
-    }
-
-    /// Compares the table's key with the configured one. Without permission to describe the table, it checks nothing.
-    #[cfg(feature = "admin")]
-    pub(super) async fn check_keys(&self) -> Result<(), StoreError> {
-        let table = self.describe().await.ok().flatten();
-        match table.and_then(|table| self.keys_problem(&table)) {
-            Some(problem) => Err(self.unfit(&problem)),
-            None => Ok(()),
-        }
     }
 
     fn time_to_live_problem(&self, found: &TimeToLiveDescription) -> Option<TableProblem> {
