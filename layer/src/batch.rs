@@ -15,10 +15,10 @@ use serde_json::{Value, value::RawValue};
 use tower::{Service, ServiceExt as _};
 
 use crate::{
-    config::{BatchAnswer, BatchMode, ClaimField},
-    event::{Event, Kind, with_field},
-    invoke::{Answer, INTERNAL, raw},
-    proxy::Protection,
+    answer::{Answer, INTERNAL, raw},
+    config::{BatchAnswer, BatchMode},
+    event::{ClaimField, Event, Kind, with_field},
+    turn::Protection,
 };
 use together::{Ends, Together};
 

@@ -21,7 +21,12 @@ use lambda_idempotency::{
     store::{NamedStore, Store},
 };
 
-use crate::{callers::Callers, event::Kind, limited::Limited, recorded};
+use crate::{
+    callers::Callers,
+    event::{ClaimField, Kind},
+    limited::Limited,
+    recorded,
+};
 use jwt::JwtDraft;
 use source::Values;
 use value::Read;
@@ -30,15 +35,6 @@ use value::Read;
 const PREFIX: &str = "IDEMPOTENCY_";
 /// The proxy's default port if the layer runs as an extension.
 const PORT: u16 = 9415;
-
-/// The place where the function finds the facts of its claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ClaimField {
-    /// In this field of the event, or of each record.
-    Event(String),
-    /// Under this name in the custom values of the client context.
-    Context(String),
-}
 
 /// How the layer settles an error that the function reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

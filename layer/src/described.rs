@@ -7,7 +7,7 @@ use lambda_idempotency::{Error, lambda::Description};
 use crate::{
     config::{KeyOf, Rules},
     event::Kind,
-    proxy::Protection,
+    turn::Protection,
 };
 
 /// Writes the line that begins the log. Its field `wrappers` has one description for each kind of event that the

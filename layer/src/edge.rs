@@ -27,9 +27,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::{
     http::{LONGEST_HEAD, is_stream},
     in_memory,
-    proxy::{Protection, Proxy},
+    proxy::Proxy,
     recorded, server,
     telemetry::Telemetry,
+    turn::Protection,
     upstream::{AnyBody, BoxError, ERROR_TYPE, INVOCATION_ID, REQUEST_ID, Upstream, VERSION, answer},
 };
 

@@ -18,10 +18,7 @@ use lambda_runtime::Context;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use crate::{
-    config::ClaimField,
-    upstream::{INVOCATION_ID, REQUEST_ID},
-};
+use crate::upstream::{INVOCATION_ID, REQUEST_ID};
 
 const CLIENT_CONTEXT: HeaderName = HeaderName::from_static("lambda-runtime-client-context");
 const DEADLINE: HeaderName = HeaderName::from_static("lambda-runtime-deadline-ms");
@@ -43,6 +40,15 @@ pub(crate) enum Kind {
     DynamoDb,
     /// A part of a durable function's execution.
     Durable,
+}
+
+/// The place where the function finds the facts of its claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ClaimField {
+    /// In this field of the event, or of each record.
+    Event(String),
+    /// Under this name in the custom values of the client context.
+    Context(String),
 }
 
 /// One invocation.

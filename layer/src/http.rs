@@ -3,7 +3,7 @@
 mod cors;
 mod envelope;
 
-pub(crate) use envelope::{Head, STREAM_TYPE};
+pub(crate) use envelope::Head;
 #[cfg(feature = "fuzz")]
 pub(crate) use envelope::{LONGEST_HEAD, is_stream};
 
@@ -27,13 +27,12 @@ use lambda_runtime::LambdaEvent;
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
 use crate::{
+    answer::{Answer, accept, in_time},
     callers,
     config::{KeyOf, Rules},
     event::Event,
-    invoke::{Answer, accept, in_time},
-    proxy::Protection,
     recorded,
-    turn::Turn,
+    turn::{Protection, Turn},
 };
 use envelope::FrontEnd;
 
@@ -166,7 +165,7 @@ where
 
 /// A stream with this head and body.
 fn stream(body: Bytes) -> Answer {
-    let content_type = HeaderValue::from_static(envelope::STREAM_TYPE);
+    let content_type = HeaderValue::from_static(recorded::STREAM_TYPE);
     let headers: HeaderMap = recorded::headers_of(Some(content_type), true);
     Answer::Made { is_error: false, headers, body: recorded::body_of(body, true) }
 }

@@ -19,9 +19,10 @@ use tokio::{io::DuplexStream, sync::oneshot};
 
 use crate::{
     config::{Config, Rules},
-    proxy::{Protection, Proxy},
+    proxy::Proxy,
     server,
     telemetry::Telemetry,
+    turn::Protection,
     upstream::{
         AnyBody, BoxError, MAX_HEAD, REQUEST_ID, Upstream, VERSION, answer, empty, full, json_headers,
     },

@@ -4,6 +4,7 @@
 //! `lambda-idempotency`: it claims an event's key before the function gets the event, and records the answer before
 //! Lambda gets it.
 
+mod answer;
 mod batch;
 mod callers;
 mod child;
@@ -35,8 +36,9 @@ use std::{ffi::OsString, process::ExitCode, sync::Arc, time::Duration};
 use config::{Config, Rules};
 use extension::Extension;
 use lambda_idempotency::{Idempotency, settings::Mode, store::Store};
-use proxy::{Protection, Proxy};
+use proxy::Proxy;
 use telemetry::Telemetry;
+use turn::Protection;
 use upstream::{BoxError, Upstream};
 
 const USAGE: &str = "usage: idempotency-extension [-- COMMAND ARGUMENTS…]\n\n\

@@ -10,12 +10,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use lambda_idempotency::{
     Idempotency,
-    lambda::http::HttpLayer,
     settings::Mode,
     time::{Clock as _, system_clock},
 };
@@ -23,6 +22,7 @@ use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
 use crate::{
+    answer::{accepted, announce_trailers, sent},
     config::Rules,
     event::Event,
     function::{Function, Payload, Posted},
@@ -30,34 +30,16 @@ use crate::{
     memory::Gathered,
     recorded,
     telemetry::Telemetry,
+    turn::Protection,
     upstream::{
-        self, AnyBody, BoxError, Chunked, ERROR_TYPE, INVOCATION_ID, Upstream, VERSION, answer, error_report,
+        self, AnyBody, BoxError, ERROR_TYPE, INVOCATION_ID, MAX_BUFFERED, Upstream, VERSION, answer,
+        error_report,
     },
 };
 
 /// How long the layer waits for the runtime's first request before it logs a warning. It waits only if protection is
 /// required. In an on-demand function, Lambda ends the init after 10 s, and the layer's program with it.
 const SLOW_INIT: Duration = Duration::from_secs(8);
-
-/// The parts that the protected invocations share.
-#[derive(Debug)]
-pub(crate) struct Protection {
-    pub(crate) idempotency: Idempotency,
-    /// The library's HTTP layer. It has a lower size limit than `idempotency`: `max_response` of the rules. An HTTP
-    /// response's recorded form is hardly larger than its body. Other answers may need an envelope, which is larger.
-    pub(crate) http: HttpLayer,
-    pub(crate) rules: Rules,
-    pub(crate) function: Function,
-    pub(crate) upstream: Upstream,
-    pub(crate) telemetry: Telemetry,
-    /// Whether the function streams its responses: a setting says so, or it has streamed one.
-    pub(crate) streams: AtomicBool,
-    /// Whether the function's runtime has sent a request. If it never sends one, the layer isn't in front of the
-    /// runtime.
-    has_request: watch::Sender<bool>,
-    /// Whether it's reported that the layer isn't in front of the runtime.
-    is_bypassed: AtomicBool,
-}
 
 /// The Runtime API for the function.
 #[derive(Clone, Debug)]
@@ -182,7 +164,7 @@ impl Protection {
             // The function isn't running this event. For example, it answers the event for the second time. If the
             // proxy passed that answer on, Lambda would take it instead of the layer's answer.
             if self.function.will_be_answered(request_id, invocation_id.as_ref()) {
-                return Ok(invoke::accepted());
+                return Ok(accepted());
             }
             return pass(&self.upstream, request).await;
         };
@@ -192,7 +174,7 @@ impl Protection {
         // Take the event only after reading the body. If the body breaks off, the event must still count as running.
         let Some(waiting) = self.function.answered(request_id, invocation_id.as_ref()) else {
             if self.function.will_be_answered(request_id, invocation_id.as_ref()) {
-                return Ok(invoke::accepted());
+                return Ok(accepted());
             }
             return self.late(&path, parts.headers, body).await;
         };
@@ -203,7 +185,7 @@ impl Protection {
             Err(_) => Err(()),
         };
         // If the invocation was answered without this answer, tell the function that its answer was accepted.
-        Ok(replied.unwrap_or_else(|()| invoke::accepted()))
+        Ok(replied.unwrap_or_else(|()| accepted()))
     }
 
     async fn late(
@@ -341,13 +323,6 @@ async fn pass(upstream: &Upstream, mut request: Request<Incoming>) -> Result<Res
     Ok(upstream.pass(request).await?.map(|body| body.map_err(BoxError::from).boxed_unsync()))
 }
 
-/// The largest answer that Lambda accepts from a function that doesn't stream, in bytes ("Response payload size
-/// exceeded maximum allowed payload size (6291556 bytes)").
-pub(crate) const MAX_BUFFERED: usize = 6_291_556;
-
-/// The trailers of a stream that ends with an error ("Building a custom runtime", AWS Lambda developer guide).
-const ERROR_TRAILERS: &str = "lambda-runtime-function-error-type, lambda-runtime-function-error-body";
-
 /// Returns a closure for reading an answer with these headers. Call the closure with each part of the body: it returns
 /// true once the rest needn't be read.
 ///
@@ -390,37 +365,9 @@ async fn read(mut body: Incoming, mut is_enough: impl FnMut(&[u8]) -> bool) -> R
     Ok(Payload::Whole(gathered.bytes()))
 }
 
-/// Converts the body of the function's answer, to send it to Lambda. Announces the body's trailers in `headers`.
-pub(crate) fn sent(headers: &mut HeaderMap, body: Payload) -> AnyBody {
-    match body {
-        Payload::Whole(bytes) => recorded::body_of(bytes, recorded::is_streamed(headers)),
-        Payload::Broken(bytes, trailers) => {
-            // hyper drops trailers that the header `trailer` doesn't announce. Without the trailers, Lambda would treat
-            // the broken stream as complete.
-            let names: Vec<_> = trailers.keys().map(HeaderName::as_str).collect();
-            if let Ok(names) = HeaderValue::from_str(&names.join(", ")) {
-                headers.insert(header::TRAILER, names);
-            }
-            Chunked::body([bytes], None, Some(trailers))
-        }
-        Payload::Endless(begun, rest) => {
-            announce_trailers(headers);
-            Chunked::body(begun, Some(rest), None)
-        }
-    }
-}
-
-/// Announces an error's trailers in the headers of a stream. A runtime needn't announce them, but hyper drops trailers
-/// that aren't announced. HTTP allows an announced trailer to be missing, so a stream may also end without an error.
-fn announce_trailers(headers: &mut HeaderMap) {
-    if recorded::is_streamed(headers) && !headers.contains_key(header::TRAILER) {
-        headers.insert(header::TRAILER, HeaderValue::from_static(ERROR_TRAILERS));
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use http::Method;
+    use http::{HeaderValue, Method};
 
     use super::*;
 

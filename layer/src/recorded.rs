@@ -11,9 +11,11 @@ use serde_json::value::RawValue;
 
 use crate::{
     function::{Payload, Posted},
-    http::STREAM_TYPE,
     upstream::{Chunked, RESPONSE_MODE, full, json_headers},
 };
+
+/// The type of a streamed HTTP response.
+pub(crate) const STREAM_TYPE: &str = "application/vnd.awslambda.http-integration-response";
 
 /// The envelope's field. JSON that begins like an envelope is itself put into an envelope.
 const ENVELOPE: &str = "lambda-idempotency-layer";

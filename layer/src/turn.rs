@@ -7,17 +7,37 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use lambda_idempotency::{Failure, current, settings::Execution};
+use lambda_idempotency::{Failure, Idempotency, current, lambda::http::HttpLayer, settings::Execution};
 use serde::Deserialize;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::{
     config::Rules,
     event::Event,
-    function::{Payload, Posted},
-    proxy::Protection,
-    upstream::ERROR_TYPE,
+    function::{Function, Payload, Posted},
+    telemetry::Telemetry,
+    upstream::{ERROR_TYPE, Upstream},
 };
+
+/// The parts that the protected invocations share.
+#[derive(Debug)]
+pub(crate) struct Protection {
+    pub(crate) idempotency: Idempotency,
+    /// The library's HTTP layer. It has a lower size limit than `idempotency`: `max_response` of the rules. An HTTP
+    /// response's recorded form is hardly larger than its body. Other answers may need an envelope, which is larger.
+    pub(crate) http: HttpLayer,
+    pub(crate) rules: Rules,
+    pub(crate) function: Function,
+    pub(crate) upstream: Upstream,
+    pub(crate) telemetry: Telemetry,
+    /// Whether the function streams its responses: a setting says so, or it has streamed one.
+    pub(crate) streams: AtomicBool,
+    /// Whether the function's runtime has sent a request. If it never sends one, the layer isn't in front of the
+    /// runtime.
+    pub(crate) has_request: watch::Sender<bool>,
+    /// Whether it's reported that the layer isn't in front of the runtime.
+    pub(crate) is_bypassed: AtomicBool,
+}
 
 /// The turn of the function in one invocation.
 #[derive(Clone, Debug)]

@@ -27,6 +27,9 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Any request's or response's body.
 pub(crate) type AnyBody = UnsyncBoxBody<Bytes, BoxError>;
 
+/// The largest answer that Lambda accepts from a function that doesn't stream, in bytes ("Response payload size
+/// exceeded maximum allowed payload size (6291556 bytes)").
+pub(crate) const MAX_BUFFERED: usize = 6_291_556;
 /// The largest head of a request or a response, in bytes. `Lambda-Runtime-Function-XRay-Error-Cause` alone may have
 /// 1 MiB ("Using the Lambda runtime API for custom runtimes", AWS Lambda developer guide).
 pub(crate) const MAX_HEAD: usize = 4 * 1024 * 1024;

@@ -23,12 +23,12 @@ use tracing::Instrument as _;
 
 use super::{Handed, identifier, mode, records};
 use crate::{
-    config::{BatchMode, ClaimField},
-    event::{Event, Kind},
+    answer::accept,
+    config::BatchMode,
+    event::{ClaimField, Event, Kind},
     function::{NoAnswer, Payload, Posted},
-    invoke::accept,
-    proxy::{MAX_BUFFERED, Protection},
-    turn,
+    turn::{self, Protection},
+    upstream::MAX_BUFFERED,
 };
 
 /// The longest time that the layer holds back the function's answer in shadow mode, while the library compares the

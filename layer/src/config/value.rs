@@ -5,7 +5,8 @@ use std::{ops::RangeInclusive, time::Duration};
 use http::{HeaderName, Method, StatusCode, Uri};
 use lambda_idempotency::lambda::http::ProblemKind;
 
-use super::{ClaimField, OnError};
+use super::OnError;
+use crate::event::ClaimField;
 
 /// The result of reading a value.
 pub(super) type Read<T> = Result<T, Wrong>;

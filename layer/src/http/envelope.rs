@@ -14,12 +14,10 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{
     function::{Payload, Posted},
-    proxy::MAX_BUFFERED,
-    recorded::is_streamed,
+    recorded::{STREAM_TYPE, is_streamed},
+    upstream::MAX_BUFFERED,
 };
 
-/// The type of a streamed HTTP response.
-pub(crate) const STREAM_TYPE: &str = "application/vnd.awslambda.http-integration-response";
 /// The bytes between the head and the body of a streamed response.
 const SEPARATOR: [u8; 8] = [0; 8];
 /// How many bytes of a stream API Gateway reads to find the separator ("Set up a Lambda proxy integration with payload

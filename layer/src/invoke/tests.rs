@@ -4,9 +4,11 @@ use std::{
 };
 
 use bytes::Bytes;
+use http::Response;
 use lambda_idempotency::{
     metrics::Metric,
     store::{Put, memory::MemoryStore},
+    time::{Clock as _, system_clock},
 };
 use lambda_idempotency_testing::Fault;
 use metrics::{Counter, Gauge, Histogram, KeyName, Metadata, Recorder, SharedString, Unit};
@@ -14,9 +16,15 @@ use testkit::{
     hooked::{Asked, Hooked, Then},
     http_server::{Received, Reply, Server},
 };
+use tokio::sync::oneshot;
 
 use super::*;
-use crate::{config::tests::read, function::Payload, telemetry::Telemetry, upstream::Upstream};
+use crate::{
+    config::tests::read,
+    function::Payload,
+    telemetry::Telemetry,
+    upstream::{Upstream, json_headers},
+};
 
 /// How the test's store fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
