@@ -10,17 +10,10 @@ use lambda_idempotency::{
     time::Timestamp,
 };
 
-use crate::model::{NOBODY, Verdict};
-
-/// The most executors in a state.
-pub const MAX_SLOTS: usize = 3;
-/// The most deliveries in a state.
-pub const MAX_DELIVERIES: usize = 6;
-/// The most writes that may be in flight after their senders gave up on them.
-pub const MAX_LATE: usize = 2;
-/// The most transactions whose tokens the store remembers: one per executor, and the transactions that may
-/// arrive late.
-pub const MAX_MADE: usize = MAX_SLOTS + MAX_LATE;
+use crate::model::{
+    Delivery, ExploredState, Late, MAX_DELIVERIES, MAX_LATE, MAX_MADE, MAX_SLOTS, Made, NOBODY, Operation,
+    Slot, Verdict,
+};
 
 /// A day in milliseconds: the protocol's minimum for a lock's retention.
 pub const DAY: i64 = 24 * 60 * 60 * 1000;
@@ -284,4 +277,38 @@ pub fn fingerprint(request: u8) -> Fingerprint {
 /// response without them.
 pub fn response(delivery: u8, verdict: Verdict) -> Outcome {
     Outcome::Retained(StoredResponse::new(vec![delivery, u8::from(verdict == Verdict::Commit)].into()))
+}
+
+impl ExploredState {
+    /// The initial state.
+    pub fn new(configuration: &Configuration) -> Self {
+        let mut slots = [Slot::default(); MAX_SLOTS];
+        for (slot, clock) in slots.iter_mut().zip(0..).take(configuration.executors) {
+            *slot = Slot { clock, attempts_left: configuration.attempts, ..Slot::default() };
+            slot.awake();
+        }
+        let mut explored = Self {
+            time: 0,
+            record: 0,
+            holder: NOBODY,
+            operation: Operation::default(),
+            has_run: false,
+            highest_start: 0,
+            faults_left: configuration.faults,
+            jumps_left: configuration.jumps,
+            operations_left: configuration.operations,
+            extensions_left: configuration.extensions,
+            declines_left: configuration.declines,
+            is_resolved: false,
+            unwritten: 0,
+            has_effect: false,
+            delivered: 0,
+            slots,
+            late: [Late::default(); MAX_LATE],
+            made: [Made::default(); MAX_MADE],
+            deliveries: [Delivery::default(); MAX_DELIVERIES],
+        };
+        explored.tidy(configuration.executors);
+        explored
+    }
 }

@@ -24,7 +24,8 @@ use lambda_idempotency_verification::{
     simulation::{
         self,
         config::Config,
-        outages::{self, Outage},
+        outages,
+        trouble::{OUTAGES, Outage, outage_named},
     },
     spaces, stamp,
     under_test::Shipping,
@@ -339,8 +340,8 @@ struct Campaign {
 impl Campaign {
     fn from(arguments: &[&str]) -> Option<Self> {
         let (outages, numbers) = match arguments {
-            [name, numbers @ ..] if name.parse::<u64>().is_err() => (vec![outages::named(name)?], numbers),
-            numbers => (outages::ALL.to_vec(), numbers),
+            [name, numbers @ ..] if name.parse::<u64>().is_err() => (vec![outage_named(name)?], numbers),
+            numbers => (OUTAGES.to_vec(), numbers),
         };
         let numbers: Option<Vec<u64>> = numbers.iter().map(|number| number.parse().ok()).collect();
         let (count, first) = match *numbers? {

@@ -3,10 +3,17 @@
 //! Large values (plans, writes, records) are kept as numbers, which an [`Interner`](crate::intern::Interner)
 //! maps back to the values.
 
-use crate::{
-    configuration::{Configuration, MAX_DELIVERIES, MAX_LATE, MAX_MADE, MAX_SLOTS},
-    fingerprints::fingerprint,
-};
+use crate::fingerprints::fingerprint;
+
+/// The most executors in a state.
+pub const MAX_SLOTS: usize = 3;
+/// The most deliveries in a state.
+pub const MAX_DELIVERIES: usize = 6;
+/// The most writes that may be in flight after their senders gave up on them.
+pub const MAX_LATE: usize = 2;
+/// The most transactions whose tokens the store remembers: one per executor, and the transactions that may
+/// arrive late.
+pub const MAX_MADE: usize = MAX_SLOTS + MAX_LATE;
 
 /// Stands in the place of a delivery's number for no delivery, or for an operator.
 pub const NOBODY: u8 = u8::MAX;
@@ -215,7 +222,7 @@ impl Operation {
 /// An explored state, with the little history that the invariants need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExploredState {
-    /// The current moment: its index in [`Configuration::times`].
+    /// The current moment: its index in [`Configuration::times`](crate::configuration::Configuration::times).
     pub time: u8,
     /// The record's number, or 0 for none.
     pub record: u32,
@@ -256,38 +263,6 @@ pub struct ExploredState {
 }
 
 impl ExploredState {
-    /// The initial state.
-    pub fn new(configuration: &Configuration) -> Self {
-        let mut slots = [Slot::default(); MAX_SLOTS];
-        for (slot, clock) in slots.iter_mut().zip(0..).take(configuration.executors) {
-            *slot = Slot { clock, attempts_left: configuration.attempts, ..Slot::default() };
-            slot.awake();
-        }
-        let mut explored = Self {
-            time: 0,
-            record: 0,
-            holder: NOBODY,
-            operation: Operation::default(),
-            has_run: false,
-            highest_start: 0,
-            faults_left: configuration.faults,
-            jumps_left: configuration.jumps,
-            operations_left: configuration.operations,
-            extensions_left: configuration.extensions,
-            declines_left: configuration.declines,
-            is_resolved: false,
-            unwritten: 0,
-            has_effect: false,
-            delivered: 0,
-            slots,
-            late: [Late::default(); MAX_LATE],
-            made: [Made::default(); MAX_MADE],
-            deliveries: [Delivery::default(); MAX_DELIVERIES],
-        };
-        explored.tidy(configuration.executors);
-        explored
-    }
-
     /// Sorts the lists whose order has no meaning, and forgets the facts that nothing depends on. States that behave
     /// alike are then equal.
     pub fn tidy(&mut self, executors: usize) {

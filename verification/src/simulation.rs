@@ -15,8 +15,10 @@ pub mod network;
 pub mod outages;
 pub mod reached;
 pub mod scheduler;
+pub mod table;
 pub mod trouble;
 pub mod undone;
+pub mod world;
 
 use std::{fmt, sync::Arc};
 

@@ -4,11 +4,9 @@
 
 use lambda_idempotency_verification::simulation::{
     campaign,
-    config::{Choices, Config, Sabotage, Way},
-    outages::{self, Outage},
-    simulate,
-    trouble::{Circumstance, Fault, Trouble},
-    undone::Undone,
+    config::{Choices, Config, Sabotage, Undone, Way},
+    outages, simulate,
+    trouble::{Circumstance, Fault, OUTAGES, Outage, Trouble},
 };
 
 #[test]
@@ -72,7 +70,7 @@ fn each_broken_store_fails_a_shrunk_schedule() {
 /// The short form of `verification campaign`.
 #[test]
 fn short_outages_repeat_no_effect() {
-    for outage in outages::ALL {
+    for outage in OUTAGES {
         let figures =
             outages::play(outage, 0, 3000).unwrap_or_else(|report| panic!("{outage:?}: {report:?}"));
         assert_eq!(figures.repeated, 0, "{outage:?}");
@@ -89,7 +87,7 @@ fn set_back(seed: u64, outage: Outage) -> Config {
 
 #[test]
 fn set_back_clocks_leave_outages_harmless() {
-    for outage in outages::ALL {
+    for outage in OUTAGES {
         let figures = campaign(0, 1500, |config| set_back(config.seed, outage));
         let figures = figures.unwrap_or_else(|report| panic!("{outage:?}: {report}"));
         assert_eq!(figures.repeated, 0, "{outage:?}");

@@ -19,10 +19,9 @@ use lambda_idempotency_testing::Call;
 
 use super::{
     Figures, Report,
-    clock::SKEW_MARGIN,
-    config::{Config, Sabotage},
-    network::{Effects, Table},
+    config::{Config, SKEW_MARGIN, Sabotage},
     reached::Item,
+    table::{Effects, Table},
     trouble::Circumstance,
 };
 

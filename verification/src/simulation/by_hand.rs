@@ -7,10 +7,10 @@ use lambda_idempotency::{
 
 use super::{
     audit::{Ended, Right},
-    deliveries::{Executor, Refusal, stored_key},
+    deliveries::{Executor, stored_key},
     network::SimulatedStore,
     reached::Item,
-    trouble::Circumstance,
+    trouble::{Circumstance, Refusal},
 };
 
 /// A failure in the form in which `run` records it.

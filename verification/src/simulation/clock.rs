@@ -10,10 +10,12 @@ use lambda_idempotency::{
     time::{Clock, Timestamp},
 };
 
-use super::{scheduler::World, trouble::Circumstance, undone::Undone};
+use super::{
+    config::{SKEW_MARGIN, Undone},
+    trouble::Circumstance,
+    world::World,
+};
 
-/// The largest skew, in ms, at which all promises hold: the library's default.
-pub const SKEW_MARGIN: i64 = 2000;
 /// The longest pause before a retry, in ms.
 const LONGEST_PAUSE: u64 = 1600;
 /// How far a clock may be off to either side, in ms, in schedules with `SkewBeyond`. In such a schedule, only fencing

@@ -1,14 +1,19 @@
 //! A schedule: derived from a seed, and written as one line.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
-use super::{
-    outages::{self, Outage},
-    trouble::{Circumstance, Trouble},
-    undone::Undone,
-};
+use super::trouble::{Circumstance, Outage, Trouble, outage_named};
 use crate::random::Random;
 
+/// The largest skew, in ms, at which all promises hold: the library's default.
+pub const SKEW_MARGIN: i64 = 2000;
+/// Calls to the store end this long before the deadline: the library's default.
+pub const RESERVE: Duration = Duration::from_millis(250);
+/// If a handler returns inside the reserve, its single settlement call ends this long before the deadline: a fifth of
+/// the reserve.
+pub const HARD_FLOOR: Duration = Duration::from_millis(50);
+/// How long a settlement is retried if no deadline ends it earlier: the library's default.
+pub const SETTLE_WITHIN: Duration = Duration::from_secs(30);
 /// How the store is deliberately broken, if it is. The simulation must catch each way to break it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sabotage {
@@ -27,6 +32,65 @@ pub enum Sabotage {
     ConcludeUnconditionally,
     /// The store applies the handler's own writes even if the condition on the record fails.
     EffectUnconditionally,
+}
+
+/// The precaution that's removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Undone {
+    /// No precaution is removed.
+    #[default]
+    Nothing,
+    /// A settlement isn't retried.
+    Retries,
+    /// Calls to the store may last until the deadline, without a reserve for the answer.
+    AnswerReserve,
+    /// Neither calls to the store nor handlers are cut off.
+    CutOffs,
+    /// A pause before a retry isn't shortened, however little time is left.
+    ShortPauses,
+    /// A write that the store rejects as invalid is sent again without the response.
+    Refusals,
+    /// Ambiguous errors are treated as definite.
+    Doubts,
+    /// Releases are reported as applied, but never reach the store. So a claim whose response was lost stays in the
+    /// store.
+    GivingBack,
+    /// A record forgets that an attempt was interrupted.
+    Interruptions,
+    /// Under at-most-once, a claim has an expiry.
+    EndlessClaims,
+    /// The library keeps its time limits by the wall clock alone.
+    SecondClocks,
+    /// An executor sees an expiry in every claim, so an at-least-once executor takes over an at-most-once claim.
+    OthersClaims,
+}
+
+impl Undone {
+    /// All variants, by name.
+    pub const ALL: [(Self, &str); 12] = [
+        (Self::Nothing, "nothing"),
+        (Self::Retries, "settlements_are_not_retried"),
+        (Self::AnswerReserve, "calls_end_at_the_deadline"),
+        (Self::CutOffs, "calls_are_not_cut_off"),
+        (Self::ShortPauses, "pauses_are_not_clipped"),
+        (Self::Refusals, "refusals_drop_the_response"),
+        (Self::Doubts, "doubts_are_treated_as_definite"),
+        (Self::GivingBack, "claims_in_doubt_are_not_released"),
+        (Self::Interruptions, "interruptions_are_forgotten"),
+        (Self::EndlessClaims, "at_most_once_claims_expire"),
+        (Self::SecondClocks, "limits_trust_the_wall_clock"),
+        (Self::OthersClaims, "at_most_once_claims_are_taken_over"),
+    ];
+
+    /// The variant's name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(one, _)| *one == self).map_or("", |(_, name)| name)
+    }
+
+    /// The variant with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|(_, of)| *of == name).map(|(one, _)| one)
+    }
 }
 
 /// How the deliveries of a schedule are protected.
@@ -167,7 +231,7 @@ pub struct Config {
     pub choices: Choices,
     /// Whether the executors share processes in pairs. Such a process handles two deliveries concurrently.
     pub shares: bool,
-    /// How the store fails in this schedule's outages. Only schedules of a campaign (see [`outages`]) have outages,
+    /// How the store fails in this schedule's outages. Only schedules of a campaign (see [`outages`](super::outages)) have outages,
     /// and they have no other faults.
     pub outage: Option<Outage>,
     /// How the store is broken, if it is.
@@ -383,7 +447,7 @@ impl FromStr for Config {
                 text.parse().map_err(|_| format!("retention={text} isn't a number"))?;
         }
         if let Some(text) = value("outage") {
-            let outage = outages::named(text);
+            let outage = outage_named(text);
             config.outage = Some(outage.ok_or_else(|| format!("outage={text} isn't a known outage"))?);
         }
         if let Some(text) = value("undone") {

@@ -1,7 +1,6 @@
 //! The executors: each receives events, and runs handlers whose effects are counted.
 
 use std::{
-    fmt,
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     pin::{Pin, pin},
@@ -23,22 +22,15 @@ use lambda_idempotency::{
 
 use super::{
     audit::{Audit, Ended, Right},
-    clock::{FaultyClock, SKEW_MARGIN},
-    config::{Config, Way},
-    network::{Effects, SimulatedStore, SoldOut, Table},
-    outages::{self, Outage},
-    scheduler::World,
-    trouble::{Circumstance, Fault},
-    undone::{Undoing, Undone},
+    clock::FaultyClock,
+    config::{Config, SKEW_MARGIN, Undone, Way},
+    network::{self, SimulatedStore, SoldOut},
+    table::{Effects, Table},
+    trouble::{self, Circumstance, Fault, Outage, Refusal},
+    undone::Undoing,
+    world::World,
 };
 
-/// Calls to the store end this long before the deadline: the library's default.
-pub const RESERVE: Duration = Duration::from_millis(250);
-/// If a handler returns inside the reserve, its single settlement call ends this long before the deadline: a fifth of
-/// the reserve.
-pub const HARD_FLOOR: Duration = Duration::from_millis(50);
-/// How long a settlement is retried if no deadline ends it earlier: the library's default.
-pub const SETTLE_WITHIN: Duration = Duration::from_secs(30);
 /// The lease of an invocation without a deadline, in ms: the library's default. It's the longest lease outside
 /// campaigns, in which deadlines can be later.
 const LEASE: u64 = 60_000;
@@ -54,16 +46,6 @@ pub(super) fn stored_key(key: u64) -> StoredKey {
     let key = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("invalid key: {error}"));
     let scope = Scope::new("simulated", "run:step").unwrap_or_else(|error| panic!("invalid scope: {error}"));
     StoredKey::new(&scope, &key)
-}
-
-/// The handler's own error.
-#[derive(Debug)]
-pub struct Refusal;
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("refused")
-    }
 }
 
 /// One executor, with its remaining deliveries. It has its own process, or shares one with another executor. Clones
@@ -104,7 +86,7 @@ pub fn executors(world: &Arc<World>, audit: &Arc<Audit>) -> Vec<Executor> {
 /// key has settled.
 pub fn last_executor(world: &Arc<World>, audit: &Arc<Audit>) -> Executor {
     let table = audit.table();
-    table.all_arrive(audit, world.now());
+    network::all_arrive(&table, audit, world.now());
     executor(world, audit, &table, world.config.executors, true)
 }
 
@@ -413,7 +395,7 @@ impl Executor {
         let (world, now) = (&self.world, self.world.now());
         let Some(outage) = world.config.outage else { return };
         let left = self.audit.time_left(run, now);
-        match world.random(|random| outages::draw(outage, left, random)) {
+        match world.random(|random| trouble::draw(outage, left, random)) {
             Some((delay, length)) => {
                 world.cut_off(self.id, now + delay, now + delay + length);
                 world.count(|figures| figures.outages[(length * 10 / left).min(9) as usize] += 1);

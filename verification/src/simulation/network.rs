@@ -1,10 +1,7 @@
 //! The simulated store. It applies writes by the store's contract ([`Put::apply_to`]), behind a network that loses
 //! and delays messages and makes results ambiguous.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::Arc;
 
 use lambda_idempotency::{
     StoredKey,
@@ -18,8 +15,9 @@ use lambda_idempotency::{
 use super::{
     audit::Audit,
     config::Sabotage,
-    scheduler::World,
+    table::{Effects, Request, Stored, Table},
     trouble::{Circumstance, Fault},
+    world::World,
 };
 use crate::under_test::{Purpose, outcome};
 
@@ -27,7 +25,7 @@ mod outage;
 mod transactions;
 
 use outage::Call;
-pub use transactions::{Effects, SoldOut};
+pub use transactions::SoldOut;
 
 /// The most bytes of a response that are stored in the record.
 const INLINE_LIMIT: usize = 120;
@@ -35,31 +33,6 @@ const INLINE_LIMIT: usize = 120;
 const ITEM_LIMIT: usize = 150;
 /// How long a client waits for a missing response, in ms.
 const TIMEOUT: u64 = 1000;
-
-/// The stored data, shared by all executors' stores.
-#[derive(Debug, Default)]
-pub struct Table {
-    inner: Mutex<Stored>,
-}
-
-#[derive(Debug, Default)]
-struct Stored {
-    records: BTreeMap<StoredKey, Record>,
-    parts: BTreeMap<(StoredKey, [u8; 16]), Vec<u8>>,
-    /// Writes whose senders gave up on them, each with the time when it arrives.
-    late: Vec<(u64, StoredKey, Request)>,
-    /// The applied transactions by token, each with the time when it was applied.
-    tokens: BTreeMap<String, (u64, StoredKey, Request)>,
-}
-
-/// A request to the table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Request {
-    /// A put of the protocol.
-    Put(Put),
-    /// A put of the protocol in a transaction with the handler's own writes.
-    Commit { put: Put, effects: Effects, token: String },
-}
 
 /// One executor's connection to the table.
 #[derive(Clone, Debug)]
@@ -72,31 +45,11 @@ pub struct SimulatedStore {
     pub table: Arc<Table>,
 }
 
-impl Table {
-    fn stored(&self) -> MutexGuard<'_, Stored> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The record under this key.
-    pub fn record(&self, key: &StoredKey) -> Option<Record> {
-        self.stored().records.get(key).cloned()
-    }
-
-    /// The current claim of the operation with this key: its owner, and the end of its lease.
-    pub fn claim_of(&self, key: &str) -> Option<([u8; 16], u64)> {
-        let key = lambda_idempotency::Key::new(key).ok()?;
-        let scope = lambda_idempotency::Scope::new("simulated", "run:step").ok()?;
-        // `record` takes the table's lock, which the audit doesn't hold when it calls this function.
-        let record = self.record(&StoredKey::new(&scope, &key))?;
-        Some((*record.owner.as_bytes(), record.lease_until()?.as_millis()))
-    }
-
-    /// Delivers everything still in flight, before the check that every key settles.
-    pub fn all_arrive(&self, audit: &Audit, now: u64) {
-        let mut stored = self.stored();
-        for (_, key, request) in std::mem::take(&mut stored.late) {
-            arrive(&mut stored, audit, now, &key, &request);
-        }
+/// Delivers everything still in flight, before the check that every key settles.
+pub fn all_arrive(table: &Table, audit: &Audit, now: u64) {
+    let mut stored = table.stored();
+    for (_, key, request) in std::mem::take(&mut stored.late) {
+        arrive(&mut stored, audit, now, &key, &request);
     }
 }
 

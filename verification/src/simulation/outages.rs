@@ -7,52 +7,11 @@
 
 use std::fmt::Write as _;
 
-use super::{Figures, Report, campaign, config::Config};
-use crate::random::Random;
-
-/// How a store fails during an outage.
-pub use lambda_idempotency_testing::Fault as Outage;
-
-/// All kinds of outages. If a request or an answer is lost, the client gives up after a second. In a silent outage,
-/// the client never gives up. In outages with silence or internal errors, half of the writes are applied.
-pub const ALL: [Outage; 7] = [
-    Outage::LoseRequest,
-    Outage::LoseAnswer,
-    Outage::Throttle,
-    Outage::Conflict,
-    Outage::InternalError,
-    Outage::Refuse,
-    Outage::Silence,
-];
-
-/// The outage with this name.
-pub fn named(name: &str) -> Option<Outage> {
-    Outage::named(name).filter(|outage| ALL.contains(outage))
-}
-
-/// The least time that an outage leaves for the library, in ms:
-///
-/// - After a definite error, the library needs a pause, which takes up to half of the remaining time, and a request.
-/// - After an internal error, it needs a pause, a read, a second pause and a request.
-/// - If a request gets no response, the library gives up on it after half of the remaining time, but not before
-///   250 ms. Then it needs the same as after an internal error.
-pub const fn leaves(outage: Outage) -> u64 {
-    match outage {
-        Outage::Throttle | Outage::Conflict | Outage::Refuse => 60,
-        Outage::InternalError => 150,
-        _ => 400,
-    }
-}
-
-/// Draws an outage for a delivery that has `left` ms to record its outcome. Returns the delay before the outage and
-/// its length, in ms, or `None` for no outage, for example because too little time is left.
-pub(super) fn draw(outage: Outage, left: u64, random: &mut Random) -> Option<(u64, u64)> {
-    let share = if random.percent(60) { random.between(500, 950) } else { random.between(10, 500) };
-    let delay = if random.percent(70) { 0 } else { random.below(20) };
-    let longest = left.checked_sub(leaves(outage) + delay)?;
-    let length = (left * share / 1000).min(longest);
-    (length > 0 && random.percent(85)).then_some((delay, length))
-}
+use super::{
+    Figures, Report, campaign,
+    config::Config,
+    trouble::{Outage, leaves},
+};
 
 /// Plays `count` schedules with outages of this kind, in two concurrent halves, one per core.
 ///

@@ -14,7 +14,7 @@ use lambda_idempotency_testing::Call;
 
 use super::{
     config::{Choices, Config, Way},
-    deliveries::Refusal,
+    trouble::Refusal,
 };
 use crate::under_test::Purpose;
 

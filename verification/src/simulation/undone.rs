@@ -8,69 +8,13 @@ use lambda_idempotency::{
     },
 };
 
-use super::network::{SimulatedStore, is_release};
+use super::{
+    config::Undone,
+    network::{SimulatedStore, is_release},
+};
 
 /// A time that's longer than any schedule.
 const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 60 * 60);
-
-/// The precaution that's removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Undone {
-    /// No precaution is removed.
-    #[default]
-    Nothing,
-    /// A settlement isn't retried.
-    Retries,
-    /// Calls to the store may last until the deadline, without a reserve for the answer.
-    AnswerReserve,
-    /// Neither calls to the store nor handlers are cut off.
-    CutOffs,
-    /// A pause before a retry isn't shortened, however little time is left.
-    ShortPauses,
-    /// A write that the store rejects as invalid is sent again without the response.
-    Refusals,
-    /// Ambiguous errors are treated as definite.
-    Doubts,
-    /// Releases are reported as applied, but never reach the store. So a claim whose response was lost stays in the
-    /// store.
-    GivingBack,
-    /// A record forgets that an attempt was interrupted.
-    Interruptions,
-    /// Under at-most-once, a claim has an expiry.
-    EndlessClaims,
-    /// The library keeps its time limits by the wall clock alone.
-    SecondClocks,
-    /// An executor sees an expiry in every claim, so an at-least-once executor takes over an at-most-once claim.
-    OthersClaims,
-}
-
-impl Undone {
-    /// All variants, by name.
-    pub const ALL: [(Self, &str); 12] = [
-        (Self::Nothing, "nothing"),
-        (Self::Retries, "settlements_are_not_retried"),
-        (Self::AnswerReserve, "calls_end_at_the_deadline"),
-        (Self::CutOffs, "calls_are_not_cut_off"),
-        (Self::ShortPauses, "pauses_are_not_clipped"),
-        (Self::Refusals, "refusals_drop_the_response"),
-        (Self::Doubts, "doubts_are_treated_as_definite"),
-        (Self::GivingBack, "claims_in_doubt_are_not_released"),
-        (Self::Interruptions, "interruptions_are_forgotten"),
-        (Self::EndlessClaims, "at_most_once_claims_expire"),
-        (Self::SecondClocks, "limits_trust_the_wall_clock"),
-        (Self::OthersClaims, "at_most_once_claims_are_taken_over"),
-    ];
-
-    /// The variant's name.
-    pub fn name(self) -> &'static str {
-        Self::ALL.into_iter().find(|(one, _)| *one == self).map_or("", |(_, name)| name)
-    }
-
-    /// The variant with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(_, of)| *of == name).map(|(one, _)| one)
-    }
-}
 
 /// The simulated store, changed so that one of the library's precautions has no effect. Settings and the clock remove
 /// the precautions that the store can't.

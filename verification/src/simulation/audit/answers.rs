@@ -8,11 +8,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Audit, Book, Ended, Recorded, violate};
 use crate::simulation::{
-    clock::SKEW_MARGIN,
-    config::Way,
-    deliveries::{HARD_FLOOR, RESERVE, Refusal, SETTLE_WITHIN},
-    outages::Outage,
-    trouble::{Circumstance, Fault, Trouble},
+    config::{HARD_FLOOR, RESERVE, SETTLE_WITHIN, SKEW_MARGIN, Way},
+    trouble::{Circumstance, Fault, Outage, Refusal, Trouble},
 };
 
 /// How late an answer may be, in ms, since timers count only whole milliseconds.

@@ -10,7 +10,7 @@ use lambda_idempotency::{
 };
 
 use super::{Audit, Book, violate};
-use crate::simulation::network::Effects;
+use crate::simulation::table::Effects;
 
 /// The effects applied in transactions.
 #[derive(Debug, Default)]

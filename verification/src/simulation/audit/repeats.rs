@@ -5,9 +5,7 @@
 
 use super::{Audit, Book, Ended, Run, violate};
 use crate::simulation::{
-    clock::SKEW_MARGIN,
-    config::Way,
-    deliveries::{RESERVE, SETTLE_WITHIN},
+    config::{RESERVE, SETTLE_WITHIN, SKEW_MARGIN, Way},
     trouble::Circumstance,
 };
 

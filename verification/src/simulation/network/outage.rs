@@ -3,7 +3,7 @@
 use lambda_idempotency::store::StoreError;
 
 use super::SimulatedStore;
-use crate::simulation::outages::Outage;
+use crate::simulation::trouble::Outage;
 
 /// A call to the store. When it ends, the audit learns how long it took and whether it was answered.
 pub(super) struct Call<'a> {

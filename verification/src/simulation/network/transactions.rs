@@ -5,25 +5,16 @@ use lambda_idempotency::{
     store::{BoxFuture, CommitOutcome, OwnWrites, Put, PutOutcome, StoreError, StoreErrorKind, Transactions},
 };
 
-use super::{ITEM_LIMIT, Request, SimulatedStore, Stored, apply, failed, response_bytes};
+use super::{ITEM_LIMIT, SimulatedStore, apply, failed, response_bytes};
 use crate::simulation::{
     audit::Audit,
     config::Sabotage,
+    table::{Effects, Request, Stored},
     trouble::{Circumstance, Fault},
 };
 
 /// How long the store remembers a transaction's token, in ms: ten minutes, as in DynamoDB.
 const TOKEN_WINDOW: u64 = 600_000;
-
-/// The effects that a handler adds to a transaction, instead of real writes. Each effect is the number of its run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Effects(pub Vec<usize>);
-
-impl std::ops::AddAssign for Effects {
-    fn add_assign(&mut self, more: Self) {
-        self.0.extend(more.0);
-    }
-}
 
 /// The store's error when a condition on the handler's own writes fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
