@@ -125,6 +125,10 @@ pub use lambda_idempotency_core::{
 };
 #[cfg(feature = "macros")]
 pub use lambda_idempotency_macros::idempotent;
+/// The attribute's examples, which need the library.
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../crates/macros/src/idempotent.md")]
+mod attribute {}
 pub use run::{
     claim::{Begun, Claim, Settled},
     commit::NotCommitted,
