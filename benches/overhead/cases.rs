@@ -10,7 +10,10 @@ use std::{
     borrow::Cow,
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -40,15 +43,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
+use crate::events::{Content, Delivery, Event, Sent, Side, batch, http};
+
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-const TABLE: &str = "idempotency";
+pub(crate) const TABLE: &str = "idempotency";
 const KEY: &str = "pay_00000000000017";
 /// Bytes of the local cache in the cases that have one.
 pub(crate) const LOCAL_CACHE: usize = 16 * 1024 * 1024;
 
 /// The cases, by their names on the command line and in the tables.
-pub(crate) const CASES: [(&str, Case); 9] = [
+pub(crate) const CASES: [(&str, Case); 22] = [
     ("first-bare", Case::FirstByHand(Effort::Bare)),
     ("first-timeouts", Case::FirstByHand(Effort::Timeouts)),
     ("first-careful", Case::FirstByHand(Effort::Careful)),
@@ -58,6 +63,19 @@ pub(crate) const CASES: [(&str, Case); 9] = [
     ("duplicate-careful", Case::DuplicateByHand(Effort::Careful)),
     ("duplicate-run", Case::DuplicateRun),
     ("duplicate-cached", Case::DuplicateCached),
+    ("batch-first-bare", Case::Batch(Side::ByHand, Delivery::First)),
+    ("batch-first-run", Case::Batch(Side::Library, Delivery::First)),
+    ("batch-again-bare", Case::Batch(Side::ByHand, Delivery::Again)),
+    ("batch-again-run", Case::Batch(Side::Library, Delivery::Again)),
+    ("http-1k-alone", Case::Http(Sent::Alone, Content::Kilobyte)),
+    ("http-1k-get", Case::Http(Sent::Get, Content::Kilobyte)),
+    ("http-1k-no-key", Case::Http(Sent::NoKey, Content::Kilobyte)),
+    ("http-1k-key", Case::Http(Sent::Key, Content::Kilobyte)),
+    ("http-1m-alone", Case::Http(Sent::Alone, Content::Base64)),
+    ("http-1m-get", Case::Http(Sent::Get, Content::Base64)),
+    ("http-1m-no-key", Case::Http(Sent::NoKey, Content::Base64)),
+    ("http-1m-json", Case::Http(Sent::Key, Content::Json)),
+    ("http-1m-raw", Case::Http(Sent::KeyRaw, Content::Json)),
 ];
 
 /// A case to measure.
@@ -73,6 +91,10 @@ pub(crate) enum Case {
     DuplicateRun,
     /// `Operation::run`, which replays from the local cache. It sends no request, so no case by hand matches it.
     DuplicateCached,
+    /// An SQS event of 100 records, all at once.
+    Batch(Side, Delivery),
+    /// An event of an HTTP API.
+    Http(Sent, Content),
 }
 
 /// How much of the library's work the handwritten code does.
@@ -96,6 +118,8 @@ pub(crate) enum Prepared {
     ByHand(Box<ByHand>),
     /// Through the library.
     Run(Box<Run>),
+    /// A whole event.
+    Event(Event),
 }
 
 impl Prepared {
@@ -106,11 +130,7 @@ impl Prepared {
     /// If the check fails.
     pub(crate) async fn new(case: Case) -> Result<Self, Failure> {
         let item = completed_item().await?;
-        let refusal = || {
-            Wire::Refuses(Bytes::from(format!(
-                r#"{{"__type":"com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException","Message":"The conditional request failed","Item":{item}}}"#
-            )))
-        };
+        let refusal = || Wire::Refuses(refusal_with(&item));
         let prepared = match case {
             Case::FirstByHand(effort) => Self::ByHand(Box::new(ByHand::new(Wire::Applies, effort, &item)?)),
             Case::DuplicateByHand(effort) => Self::ByHand(Box::new(ByHand::new(refusal(), effort, &item)?)),
@@ -122,9 +142,16 @@ impl Prepared {
                 Box::pin(run.once(KEY)).await?;
                 Self::Run(Box::new(run))
             }
+            Case::Batch(side, delivery) => Self::Event(batch(side, delivery).await?),
+            Case::Http(sent, content) => Self::Event(http(sent, content)?),
         };
-        let is_duplicate =
-            matches!(case, Case::DuplicateByHand(_) | Case::DuplicateRun | Case::DuplicateCached);
+        let is_duplicate = matches!(
+            case,
+            Case::DuplicateByHand(_)
+                | Case::DuplicateRun
+                | Case::DuplicateCached
+                | Case::Batch(_, Delivery::Again)
+        );
         if prepared.once().await? != is_duplicate {
             return Err(format!("{case:?}: a first run was replayed, or a duplicate ran").into());
         }
@@ -140,6 +167,7 @@ impl Prepared {
         match self {
             Self::ByHand(by_hand) => Box::pin(by_hand.once()).await,
             Self::Run(run) => Box::pin(run.once(KEY)).await,
+            Self::Event(event) => event.once().await,
         }
     }
 }
@@ -193,8 +221,9 @@ pub(crate) struct ByHand {
     receipt: Receipt<'static>,
 }
 
+/// An item's values.
 #[derive(Clone, Debug)]
-struct Item {
+pub(crate) struct Item {
     id: String,
     owner: Vec<u8>,
     generation: String,
@@ -205,14 +234,19 @@ struct Item {
     sha256: Vec<u8>,
 }
 
-impl ByHand {
-    fn new(wire: Wire, effort: Effort, item: &Value) -> Result<Self, Failure> {
+impl Item {
+    /// Reads the values that the library has sent.
+    ///
+    /// # Errors
+    ///
+    /// If an attribute is missing.
+    pub(crate) fn of(item: &Value) -> Result<Self, Failure> {
         let text = |name: &str, kind: &str| {
             let text = item[name][kind].as_str().ok_or_else(|| format!("the item has no `{name}`"))?;
             Ok::<_, Failure>(text.to_owned())
         };
         let bytes = |name: &str| Ok::<_, Failure>(STANDARD.decode(text(name, "B")?)?);
-        let item = Item {
+        Ok(Self {
             id: text("id", "S")?,
             owner: bytes("owner")?,
             generation: text("generation", "N")?,
@@ -221,15 +255,26 @@ impl ByHand {
             seconds: text("expires_at", "N")?,
             response: serde_json::to_vec(&receipt())?,
             sha256: bytes("sha256")?,
-        };
+        })
+    }
+}
+
+impl ByHand {
+    /// Creates a client over `wire`, for this item.
+    ///
+    /// # Errors
+    ///
+    /// If the item isn't the library's.
+    pub(crate) fn new(wire: Wire, effort: Effort, item: &Value) -> Result<Self, Failure> {
+        let item = Item::of(item)?;
         let client = Client::from_conf(config(wire, effort != Effort::Bare));
         Ok(Self { client, effort, item, receipt: receipt() })
     }
 
     /// Returns the claim's values. With [`Effort::Careful`], this computes them.
-    fn claim(&self) -> Result<Cow<'_, Item>, Failure> {
+    fn claim<'i>(&self, item: &'i Item) -> Result<Cow<'i, Item>, Failure> {
         if self.effort != Effort::Careful {
-            return Ok(Cow::Borrowed(&self.item));
+            return Ok(Cow::Borrowed(item));
         }
         let now = system_clock().now();
         Ok(Cow::Owned(Item {
@@ -245,9 +290,9 @@ impl ByHand {
     }
 
     /// The response in its recorded form.
-    fn response(&self) -> Result<(Vec<u8>, Vec<u8>), Failure> {
+    fn response(&self, item: &Item) -> Result<(Vec<u8>, Vec<u8>), Failure> {
         if self.effort != Effort::Careful {
-            return Ok((self.item.response.clone(), self.item.sha256.clone()));
+            return Ok((item.response.clone(), item.sha256.clone()));
         }
         let response = serde_json::to_vec(&self.receipt)?;
         let digest = Sha256::digest(&response).to_vec();
@@ -255,14 +300,14 @@ impl ByHand {
     }
 
     /// Reads the recorded response.
-    fn replay(&self, old: &HashMap<String, AttributeValue>) -> Result<(), Failure> {
+    fn replay(&self, own: &Item, old: &HashMap<String, AttributeValue>) -> Result<(), Failure> {
         let status = old.get("status").and_then(|value| value.as_s().ok()).ok_or("no status")?;
         let bytes = |name: &str| {
             let bytes = old.get(name).and_then(|value| value.as_b().ok());
             bytes.map(AsRef::<[u8]>::as_ref).ok_or("a binary attribute is missing")
         };
         // The library wrote this record, so compare with the library's fingerprint. `claim` computes a different one.
-        if status != "COMPLETED" || bytes("fingerprint")? != self.item.fingerprint {
+        if status != "COMPLETED" || bytes("fingerprint")? != own.fingerprint {
             return Err("the record isn't COMPLETED, or has another fingerprint".into());
         }
         let response = bytes("response")?;
@@ -277,11 +322,25 @@ impl ByHand {
         Ok(())
     }
 
-    async fn once(&self) -> Result<bool, Failure> {
+    /// Sends the requests for the client's own item, as [`send`](Self::send) does.
+    ///
+    /// # Errors
+    ///
+    /// The SDK's error.
+    pub(crate) async fn once(&self) -> Result<bool, Failure> {
+        self.send(&self.item).await
+    }
+
+    /// Sends the requests for an operation with this item. Returns whether the answer came from the record.
+    ///
+    /// # Errors
+    ///
+    /// The SDK's error.
+    pub(crate) async fn send(&self, own: &Item) -> Result<bool, Failure> {
         let s = |text: &str| AttributeValue::S(text.to_owned());
         let n = |digits: &str| AttributeValue::N(digits.to_owned());
         let b = |bytes: &[u8]| AttributeValue::B(Blob::new(bytes));
-        let item = self.claim()?;
+        let item = self.claim(own)?;
         let claimed = self
             .client
             .put_item()
@@ -304,10 +363,10 @@ impl ByHand {
             let PutItemError::ConditionalCheckFailedException(refusal) = error.into_service_error() else {
                 return Err("the claim's PutItem failed, and not because of its condition".into());
             };
-            self.replay(&refusal.item.unwrap_or_default())?;
+            self.replay(own, &refusal.item.unwrap_or_default())?;
             return Ok(true);
         }
-        let (response, sha256) = self.response()?;
+        let (response, sha256) = self.response(own)?;
         self.client
             .update_item()
             .table_name(TABLE)
@@ -344,16 +403,29 @@ fn hex(bytes: &[u8]) -> String {
     digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
-/// The item that the library leaves in DynamoDB after a first run.
-async fn completed_item() -> Result<Value, Failure> {
-    let seen = Arc::default();
-    Box::pin(Run::new(Wire::Records(Arc::clone(&seen)), 0)?.once(KEY)).await?;
-    let mut item = seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    item.remove("lease_until");
-    Ok(Value::Object(item))
+/// DynamoDB's answer to a claim whose key has this item.
+pub(crate) fn refusal_with(item: &Value) -> Bytes {
+    Bytes::from(format!(
+        r#"{{"__type":"com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException","Message":"The conditional request failed","Item":{item}}}"#
+    ))
 }
 
-fn config(wire: Wire, has_timeouts: bool) -> Config {
+/// The item that the library leaves in DynamoDB after a first run.
+pub(crate) async fn completed_item() -> Result<Value, Failure> {
+    let seen = Arc::default();
+    Box::pin(Run::new(Wire::Records(Arc::clone(&seen)), 0)?.once(KEY)).await?;
+    let [(_, item)] = completed(&seen).try_into().map_err(|_| "one run wrote more than one item")?;
+    Ok(item)
+}
+
+/// The completed items that a [`Wire::Records`] has seen, by their keys.
+pub(crate) fn completed(seen: &Items) -> Vec<(String, Value)> {
+    let mut items = seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    items.values_mut().for_each(|item| drop(item.remove("lease_until")));
+    items.into_iter().map(|(id, item)| (id, Value::Object(item))).collect()
+}
+
+pub(crate) fn config(wire: Wire, has_timeouts: bool) -> Config {
     let mut config = Config::builder()
         .behavior_version(BehaviorVersion::latest())
         .region(Region::new("eu-west-1"))
@@ -370,15 +442,22 @@ fn config(wire: Wire, has_timeouts: bool) -> Config {
     config.build()
 }
 
+/// Items by their keys.
+pub(crate) type Items = Arc<Mutex<HashMap<String, Map<String, Value>>>>;
+
 /// The connection, which answers at once from memory.
 #[derive(Clone)]
 pub(crate) enum Wire {
     /// Applies every write.
     Applies,
-    /// Applies every write, and keeps the resulting item.
-    Records(Arc<Mutex<Map<String, Value>>>),
+    /// Applies every write, and keeps the resulting items.
+    Records(Items),
+    /// Applies every write, and counts the requests' bytes as HTTP/1.1 sends them.
+    Counts(Arc<AtomicU64>),
     /// Fails every condition, with this answer.
     Refuses(Bytes),
+    /// Fails every condition, with the answer for the item's key.
+    RefusesEach(Arc<HashMap<String, Bytes>>),
 }
 
 impl fmt::Debug for Wire {
@@ -386,7 +465,9 @@ impl fmt::Debug for Wire {
         f.write_str(match self {
             Self::Applies => "Applies",
             Self::Records(_) => "Records",
+            Self::Counts(_) => "Counts",
             Self::Refuses(_) => "Refuses",
+            Self::RefusesEach(_) => "RefusesEach",
         })
     }
 }
@@ -395,11 +476,18 @@ impl HttpConnector for Wire {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let (status, body) = match self {
             Self::Applies => (200_u16, Bytes::from_static(b"{}")),
-            Self::Records(item) => {
-                record(&mut item.lock().unwrap_or_else(PoisonError::into_inner), request.body().bytes());
+            Self::Records(items) => {
+                record(&mut items.lock().unwrap_or_else(PoisonError::into_inner), request.body().bytes());
+                (200, Bytes::from_static(b"{}"))
+            }
+            Self::Counts(bytes) => {
+                bytes.fetch_add(sent_bytes(&request), Ordering::Relaxed);
                 (200, Bytes::from_static(b"{}"))
             }
             Self::Refuses(answer) => (400, answer.clone()),
+            Self::RefusesEach(answers) => {
+                (400, id_in(&request).and_then(|id| answers.get(id)).cloned().unwrap_or_default())
+            }
         };
         HttpConnectorFuture::ready(respond(status, body).map_err(|error| ConnectorError::other(error, None)))
     }
@@ -422,10 +510,25 @@ fn respond(status: u16, body: Bytes) -> Result<HttpResponse, Failure> {
     Ok(response)
 }
 
-/// Puts the attributes of a PutItem, or those that an UpdateItem sets, into `item`. The library's updates set each
+/// The item's key in a PutItem. It's found without a parser, so that the answer costs next to nothing.
+fn id_in(request: &HttpRequest) -> Option<&str> {
+    let body = std::str::from_utf8(request.body().bytes()?).ok()?;
+    body.split_once(r#""id":{"S":""#)?.1.split('"').next()
+}
+
+/// The bytes of a request's line, headers and body.
+fn sent_bytes(request: &HttpRequest) -> u64 {
+    let headers: usize = request.headers().iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+    let line = "POST / HTTP/1.1\r\n\r\n".len();
+    (line + headers + request.body().bytes().map_or(0, <[u8]>::len)) as u64
+}
+
+/// Puts the attributes of a PutItem, or those that an UpdateItem sets, into the item. The library's updates set each
 /// placeholder of a name, such as `#s`, to the value's placeholder `:s`.
-fn record(item: &mut Map<String, Value>, request: Option<&[u8]>) {
+fn record(items: &mut HashMap<String, Map<String, Value>>, request: Option<&[u8]>) {
     let request: Value = request.and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
+    let id = [&request["Item"], &request["Key"]].into_iter().find_map(|of| of["id"]["S"].as_str());
+    let item = items.entry(id.unwrap_or_default().to_owned()).or_default();
     if let Some(put) = request["Item"].as_object() {
         item.clone_from(put);
     }
@@ -440,7 +543,7 @@ fn record(item: &mut Map<String, Value>, request: Option<&[u8]>) {
 
 /// The payload: 466 bytes of JSON, plus the key.
 #[derive(Serialize)]
-struct Payment<'a> {
+pub(crate) struct Payment<'a> {
     payment_id: &'a str,
     amount: Money<'static>,
     customer: Customer,
@@ -489,7 +592,7 @@ fn money(value: &'static str) -> Money<'static> {
     Money { value: value.into(), currency: "EUR".into() }
 }
 
-fn payment(payment_id: &str) -> Payment<'_> {
+pub(crate) fn payment(payment_id: &str) -> Payment<'_> {
     Payment {
         payment_id,
         amount: money("149.95"),
@@ -506,7 +609,7 @@ fn payment(payment_id: &str) -> Payment<'_> {
 
 /// The response: 261 bytes of JSON, plus the key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Receipt<'a> {
+pub(crate) struct Receipt<'a> {
     payment_id: Cow<'a, str>,
     status: Cow<'a, str>,
     authorization: Cow<'a, str>,
@@ -516,7 +619,7 @@ struct Receipt<'a> {
     receipt: Cow<'a, str>,
 }
 
-fn receipt() -> Receipt<'static> {
+pub(crate) fn receipt() -> Receipt<'static> {
     Receipt {
         payment_id: KEY.into(),
         status: "authorized".into(),

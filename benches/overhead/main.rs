@@ -6,7 +6,9 @@
 
 #![allow(missing_docs, reason = "criterion's macros make undocumented functions")]
 
+#[allow(dead_code, reason = "the other program counts bytes")]
 mod cases;
+mod events;
 
 use std::time::Duration;
 

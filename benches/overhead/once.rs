@@ -5,13 +5,21 @@
 //! overhead_once CASE COUNT      first-bare, first-run, duplicate-bare, duplicate-run, …
 //! overhead_once keys COUNT      COUNT different keys through one `Idempotency`; prints the memory in use
 //! overhead_once cached-keys COUNT      the same, with a local cache of 16 MiB
+//! overhead_once sent-bytes COUNT       prints the bytes of the requests of COUNT first runs, by hand and by the library
 //! ```
 
 mod cases;
+mod events;
 
-use std::io::Write as _;
+use std::{
+    io::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use cases::{CASES, Failure, LOCAL_CACHE, Prepared, Run, Wire};
+use cases::{ByHand, CASES, Effort, Failure, LOCAL_CACHE, Prepared, Run, Wire, completed_item};
 
 fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
@@ -24,6 +32,7 @@ fn main() -> Result<(), Failure> {
         match name.as_str() {
             "keys" => return Box::pin(keys(count, 0)).await,
             "cached-keys" => return Box::pin(keys(count, LOCAL_CACHE)).await,
+            "sent-bytes" => return Box::pin(sent_bytes(count)).await,
             _ => {}
         }
         let (_, case) = CASES.into_iter().find(|(known, _)| *known == name).ok_or_else(|| {
@@ -47,6 +56,22 @@ async fn keys(count: u32, local_cache: usize) -> Result<(), Failure> {
         if nth == count.div_ceil(10) || nth == count {
             writeln!(output, "{nth} {}", resident_kib()?)?;
         }
+    }
+    Ok(())
+}
+
+/// Prints how many bytes the requests of a first run have, on average.
+async fn sent_bytes(count: u32) -> Result<(), Failure> {
+    let bytes = || Arc::new(AtomicU64::new(0));
+    let (by_hand, by_library) = (bytes(), bytes());
+    let bare = ByHand::new(Wire::Counts(Arc::clone(&by_hand)), Effort::Bare, &completed_item().await?)?;
+    let run = Run::new(Wire::Counts(Arc::clone(&by_library)), 0)?;
+    for nth in 1..=count {
+        bare.once().await?;
+        run.once(&format!("pay_{nth:014}")).await?;
+    }
+    for (name, bytes) in [("bare", by_hand), ("run", by_library)] {
+        writeln!(std::io::stdout(), "{name} {}", bytes.load(Ordering::Relaxed) / u64::from(count))?;
     }
     Ok(())
 }
