@@ -10,9 +10,7 @@ use crate::{
     fingerprint::Fingerprint,
     format::{Format, Json},
     idempotency::Idempotency,
-    internal::FingerprintExt as _,
-    internal::ScopeExt as _,
-    internal::SettingsExt as _,
+    internal::{FingerprintExt as _, ScopeExt as _, SettingsExt as _, finite},
     invocation::Invocation,
     key::{Key, Scope, StoredKey},
     run::{
@@ -334,9 +332,10 @@ impl<F: Format> Operation<F> {
     {
         let target_key = self.stored_key(key.borrow());
         let invocation = self.idempotency.invocation();
+        let (fingerprint, text) = self.fingerprint_and_text(&target_key, payload)?;
         let target = Target {
             key: target_key.clone(),
-            fingerprint: self.fingerprint_of(payload)?,
+            fingerprint,
             invocation: invocation.clone(),
             cut_off: None,
             way: self.idempotency.way(),
@@ -362,7 +361,11 @@ impl<F: Format> Operation<F> {
         };
         attempting(&invocation, &target_key);
         let protected = protect(self.idempotency.driver(), target, operation, judge, as_it_is).await;
-        match protected.map_err(|error| refused_within(&invocation, &target_key, error))? {
+        let protected = protected.map_err(|error| refused_within(&invocation, &target_key, error))?;
+        if let (Some(cache), Some(text)) = (self.idempotency.driver().cache(), text) {
+            cache.remember(&target_key, fingerprint, text);
+        }
+        match protected {
             Protected::Ran(Ok(value)) | Protected::RanUnrecorded(Ok(value)) => Ok((value, None)),
             // This call gets the recorded failure too, like its duplicates.
             Protected::Ran(Err((_, Some(failure)))) => Err(RunError::Recorded(failure)),
@@ -371,6 +374,29 @@ impl<F: Format> Operation<F> {
             }
             Protected::Replayed(replay) => Ok((replay.result_of::<T, F, E>(&target_key)?, Some(replay))),
         }
+    }
+
+    /// Returns the payload's fingerprint, and its JSON text if the local cache should remember the text.
+    ///
+    /// # Errors
+    ///
+    /// As [`fingerprint_of`](Self::fingerprint_of).
+    fn fingerprint_and_text<P: Serialize + ?Sized>(
+        &self,
+        key: &StoredKey,
+        payload: &P,
+    ) -> Result<(Fingerprint, Option<String>), Error> {
+        if let Some(cache) = self.idempotency.driver().cache()
+            && let Ok(text) = finite::to_json(payload)
+        {
+            if let Some(fingerprint) = cache.fingerprint_of(key, &text) {
+                return Ok((fingerprint, None));
+            }
+            if let Ok(fingerprint) = Fingerprint::of_written(&text) {
+                return Ok((fingerprint, Some(text)));
+            }
+        }
+        Ok((self.fingerprint_of(payload)?, None))
     }
 
     /// Returns the payload's fingerprint. If idempotency isn't enforced, a payload that can't be serialised as JSON

@@ -5,6 +5,7 @@
 mod lru;
 
 use std::{
+    fmt,
     mem::size_of,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -30,6 +31,9 @@ use lru::Lru;
 
 /// The largest copy may take the cache's size divided by this number, so that no copy evicts all others.
 const LARGEST_SHARE: usize = 8;
+/// The longest payload that a copy keeps, in bytes. Each copy that a longer one would evict costs a request, and hashing
+/// the payload again costs only microseconds.
+const LONGEST_TEXT: usize = 4 * 1024;
 /// The size of a copy's bookkeeping, in bytes: its entries in the two maps, the maps' spare capacity, and the
 /// allocator's overhead. It's rounded up: measured with 20,000 copies, it was 315 bytes.
 const BOOKKEEPING: usize = 384;
@@ -51,10 +55,22 @@ struct Shelf {
 }
 
 /// An immutable copy of a settled record and its outcome.
-#[derive(Debug)]
+#[derive(Clone)]
 struct Copied {
     record: Record,
     replay: Replay,
+    /// A JSON text that has the record's fingerprint.
+    text: Option<Box<str>>,
+}
+
+/// Hides the text, which is the caller's payload.
+impl fmt::Debug for Copied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Copied")
+            .field("record", &self.record)
+            .field("replay", &self.replay)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The right to cache a copy of the store's next answer. It's drawn before the request.
@@ -142,6 +158,25 @@ impl LocalCache {
         }
     }
 
+    /// Returns the fingerprint of this JSON text, if the copy of `key` has the same text. A JSON text's fingerprint
+    /// depends on nothing else.
+    pub(crate) fn fingerprint_of(&self, key: &StoredKey, text: &str) -> Option<Fingerprint> {
+        let copy = self.get(key)?;
+        copy.text.as_deref().filter(|known| *known == text).map(|_| copy.record.fingerprint)
+    }
+
+    /// Adds the JSON text with this fingerprint to the copy of `key`, if the copy has the same fingerprint.
+    pub(crate) fn remember(&self, key: &StoredKey, fingerprint: Fingerprint, text: String) {
+        let mut shelf = self.shelf();
+        let fits = |copy: &&Arc<Copied>| copy.record.fingerprint == fingerprint && copy.text.is_none();
+        let Some(copy) = shelf.copies.get(key).filter(fits) else { return };
+        let copy = Copied { text: Some(text.into()), ..(**copy).clone() };
+        let bytes = copy.bytes(key);
+        if copy.text.as_ref().is_some_and(|text| text.len() <= LONGEST_TEXT) && bytes <= self.largest {
+            shelf.copies.put(key.clone(), Arc::new(copy), bytes);
+        }
+    }
+
     fn get(&self, key: &StoredKey) -> Option<Arc<Copied>> {
         self.shelf().copies.get(key).cloned()
     }
@@ -203,12 +238,13 @@ impl Copied {
         };
         let replay = Replay::of(record, is_failure, response);
         // The request ID is only for searching the logs, so a copy doesn't need it.
-        Some(Self { record: Record { request_id: None, state, ..record.clone() }, replay })
+        Some(Self { record: Record { request_id: None, state, ..record.clone() }, replay, text: None })
     }
 
-    /// The copy's size in bytes: the key, the response, this struct and the bookkeeping.
+    /// The copy's size in bytes: the key, the response, the text, this struct and the bookkeeping.
     fn bytes(&self, key: &StoredKey) -> usize {
-        key.as_str().len() + self.replay.response().len() + size_of::<Self>() + BOOKKEEPING
+        let text = self.text.as_ref().map_or(0, |text| text.len());
+        key.as_str().len() + self.replay.response().len() + text + size_of::<Self>() + BOOKKEEPING
     }
 }
 
@@ -334,6 +370,32 @@ mod tests {
         assert_eq!(generation(&cache), None, "the ticket is from before the panic");
         cache.put(cache.ticket(), &key(), copied(2, b"response"));
         assert_eq!(generation(&cache), Some(2));
+    }
+
+    #[test]
+    fn other_texts_are_hashed_again() {
+        let cache = cache();
+        let fingerprint = Fingerprint::of_bytes(b"request");
+        let known = |text: &str| cache.fingerprint_of(&key(), text);
+        cache.remember(&key(), fingerprint, "{}".to_owned());
+        assert_eq!(known("{}"), None, "there's no copy yet");
+        cache.put(cache.ticket(), &key(), copied(1, b"response"));
+        for (fingerprint, text) in [
+            (Fingerprint::of_bytes(b"another"), "{}".to_owned()),
+            (fingerprint, "x".repeat(LONGEST_TEXT + 1)),
+        ] {
+            cache.remember(&key(), fingerprint, text.clone());
+            assert_eq!(known(&text), None);
+        }
+        let before = cache.shelf().copies.bytes();
+        cache.remember(&key(), fingerprint, "{}".to_owned());
+        assert_eq!((known("{}"), cache.shelf().copies.bytes()), (Some(fingerprint), before + 2));
+        assert_eq!((known("{ }"), known("{"), known("")), (None, None, None));
+        assert_eq!(cache.fingerprint_of(&StoredKey::from_stored("f/run#2"), "{}"), None);
+        assert!(!format!("{:?}", cache.get(&key())).contains("{}"));
+        // A later record may have been made for another payload.
+        cache.put(cache.ticket(), &key(), copied(2, b"response"));
+        assert_eq!(known("{}"), None);
     }
 
     #[test]

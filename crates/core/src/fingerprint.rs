@@ -127,8 +127,17 @@ impl Fingerprint {
         let text = finite::to_json(value).map_err(|why| {
             Error::new(ErrorKind::Invalid, format!("the payload has no fingerprint: {why}"))
         })?;
+        Self::of_written(&text)
+    }
+
+    /// Fingerprints a JSON text that [`finite::to_json`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// As [`of`](Self::of).
+    pub(crate) fn of_written(text: &str) -> Result<Self, Error> {
         let mut hash = started(b'J');
-        json::update_valid(&mut hash, &text)?;
+        json::update_valid(&mut hash, text)?;
         Ok(Self::from_hash(hash))
     }
 

@@ -145,6 +145,7 @@ methods! {
         fn to_bytes(self) -> [u8; 33];
         fn from_bytes(bytes: &[u8]) -> Option<Self>;
         fn builder(purpose: &str) -> FingerprintBuilder;
+        fn of_written(text: &str) -> Result<Self, Error>;
     }
 }
 

@@ -229,7 +229,8 @@ pub struct Settings {
     /// The cache is useful if the same process sees the same key again, for example when a client retries and Lambda
     /// reuses the warm process. All clones and all concurrent invocations share one cache. It holds only outcomes that
     /// this process read from the store, or whose recording the store has confirmed. An entry's size includes its key,
-    /// fingerprint, response and bookkeeping. The least recently used entry is evicted first. An outcome that would
+    /// fingerprint, response and bookkeeping, and the payload of an [operation](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html) if that has at most 4 KiB of JSON,
+    /// so that an equal payload isn't hashed again. The least recently used entry is evicted first. An outcome that would
     /// fill more than an eighth of the cache, or that wasn't retained, isn't cached.
     ///
     /// The library checks a cached entry like a record from the store: another fingerprint is a

@@ -514,6 +514,34 @@ async fn nothing_is_cached_before_a_snapshot() {
     assert_eq!(run(&idempotency).await, NOTHING);
 }
 
+/// The cache keeps the payload of an operation, to compare it with the next one's.
+#[tokio::test(start_paused = true)]
+async fn every_changed_input_misses_the_kept_payload() {
+    let bench = cached();
+    let run = async |operation: &str, key: &str, payload: &str| {
+        let operation = bench.idempotency.operation(operation).unwrap();
+        let payload: Box<serde_json::value::RawValue> = serde_json::from_str(payload).unwrap();
+        let ran = operation.run(Key::new(key).unwrap(), &payload, async || Ok::<_, TestError>(1)).await;
+        (ran.map_err(|error| kind(Err::<(), _>(error))), bench.store.take_calls())
+    };
+    let once = vec!["claim", "settle"];
+    assert_eq!(run("charge", "k", r#"{"a":1,"b":2}"#).await, (Ok(1), once.clone()));
+    let mismatch = (Err(ErrorKind::Mismatch), Vec::new());
+    for (operation, key, payload, expected) in [
+        ("charge", "k", r#"{"a":1,"b":2}"#, (Ok(1), Vec::new())),
+        ("charge", "k", r#"{"a":1,"b":3}"#, mismatch.clone()),
+        ("charge", "k", r#"{"a":1,"b":2.0}"#, mismatch.clone()),
+        ("charge", "k", r#"{"a":1,"b":2,"c":null}"#, mismatch),
+        // The same JSON in another order has the same fingerprint.
+        ("charge", "k", r#"{"b":2,"a":1}"#, (Ok(1), Vec::new())),
+        ("charge", "k", r#"{"a":1,"b":2}"#, (Ok(1), Vec::new())),
+        ("charge", "other", r#"{"a":1,"b":2}"#, (Ok(1), once.clone())),
+        ("refund", "k", r#"{"a":1,"b":2}"#, (Ok(1), once)),
+    ] {
+        assert_eq!(run(operation, key, payload).await, expected, "{operation} {key} {payload}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn waiting_duplicate_uses_the_cache() {
     let bench = cached_with(|builder| builder.settings(|s| s.wait_in_progress = Duration::from_secs(10)));
