@@ -251,15 +251,6 @@ impl Invocation {
     }
 }
 
-/// Lambda sets this variable in every sandbox. Emulators of the Runtime API don't set it ("Defined runtime environment
-/// variables", AWS Lambda developer guide).
-pub(crate) const INITIALIZATION: &str = "AWS_LAMBDA_INITIALIZATION_TYPE";
-
-/// Whether Lambda takes a snapshot of this process at the end of its init, by the variables of its environment.
-pub(crate) fn is_snapshotted(environment: impl Fn(&'static str) -> Option<String>) -> bool {
-    environment(INITIALIZATION).is_some_and(|kind| kind == "snap-start")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use crate::{
     error::{Error, ErrorKind},
     idempotency::Idempotency,
     internal::SettingsExt as _,
-    invocation::is_snapshotted,
+    internal::snapshot::is_snapshotted,
     key::Scope,
     observe,
     record::Owner,

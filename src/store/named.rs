@@ -8,7 +8,7 @@ use std::{env, sync::Arc};
 use crate::store::{StoreBuilder, toolkit::FromUrl};
 use crate::{
     error::{Error, ErrorKind},
-    invocation::INITIALIZATION,
+    internal::snapshot::INITIALIZATION,
     settings::Mode,
     store::{Store, memory::MemoryStore},
 };

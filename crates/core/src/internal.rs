@@ -102,6 +102,10 @@ pub mod settings {
     pub const LONGEST_LEASE: std::time::Duration = crate::settings::LONGEST_LEASE;
 }
 
+pub mod snapshot {
+    pub use crate::store::random::{INITIALIZATION, is_snapshotted};
+}
+
 pub mod time {
     pub use crate::time::clock::*;
 }

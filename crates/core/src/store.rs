@@ -9,6 +9,7 @@ mod error;
 pub mod memory;
 mod parameter;
 mod put;
+pub(crate) mod random;
 mod serialized;
 pub mod toolkit;
 

@@ -18,7 +18,10 @@ use tokio_rustls::{
 };
 
 use super::binding::server_end_point;
-use lambda_idempotency_core::{Error, ErrorKind, store::BoxFuture};
+use lambda_idempotency_core::{
+    Error, ErrorKind,
+    store::{BoxFuture, toolkit::start_random},
+};
 
 /// Makes TLS sessions in which the server's certificate and name are always verified.
 #[derive(Clone)]
@@ -46,7 +49,10 @@ impl Tls {
                 "the root certificates can't be read; give them in PEM format",
             ));
         }
-        let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        let provider = aws_lc_rs::default_provider();
+        let random = provider.secure_random;
+        drop(start_random(move || _ = random.fill(&mut [0; 1])));
+        let config = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_safe_default_protocol_versions()
             .map_err(|_| Error::new(ErrorKind::Invalid, "this build of rustls supports no TLS version"))?
             .with_root_certificates(roots)

@@ -16,7 +16,7 @@ use super::{
 };
 use lambda_idempotency_core::{
     Error, ErrorKind,
-    store::toolkit::{ATTEMPT_TIMEOUT, Configured, FromUrl},
+    store::toolkit::{ATTEMPT_TIMEOUT, Configured, FromUrl, start_random},
 };
 
 const DEFAULT_KEY_PREFIX: &str = "idempotency:";
@@ -116,7 +116,9 @@ impl RedisBuilder {
     }
 
     /// Builds the store, without a request or a connection. If the URL needs TLS, this method reads the
-    /// machine's certificates, unless you gave some.
+    /// machine's certificates, unless you gave some, and starts the TLS library's random generator on another thread: it
+    /// takes about 20 ms of processor time, once in a process, which the first connection needs otherwise. Before a
+    /// SnapStart snapshot, and outside of Tokio, the generator isn't started.
     ///
     /// # Errors
     ///
@@ -194,7 +196,10 @@ fn tls(root_certificates: Option<&[u8]>) -> Result<Arc<ClientConfig>, Error> {
             "no trusted certificate authority was found for TLS; set SSL_CERT_FILE, or give root certificates",
         ));
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let provider = aws_lc_rs::default_provider();
+    let random = provider.secure_random;
+    drop(start_random(move || _ = random.fill(&mut [0; 1])));
+    let config = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| invalid(format!("TLS can't be used here: {error}")))?;
     Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))

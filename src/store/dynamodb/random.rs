@@ -1,20 +1,13 @@
-//! Starts the random generator of the TLS library before the first handshake needs it.
+//! Starts the random generator of the AWS SDK's TLS library.
+
+use std::future::Future;
 
 use aws_lc_rs::rand;
-use tokio::{runtime::Handle, task::spawn_blocking};
 
-use crate::invocation::is_snapshotted;
+use crate::store::toolkit;
 
 /// Starts the random generator, which collects entropy from the processor's jitter for about 20 ms, once in a process.
 /// Otherwise the first handshake would do that, inside the first invocation.
-///
-/// Does nothing before a SnapStart snapshot, which would copy the generator's state into every sandbox, and outside of
-/// Tokio.
-pub(crate) async fn start_random() {
-    if is_snapshotted(|name| std::env::var(name).ok()) || Handle::try_current().is_err() {
-        return;
-    }
-    // If the generator fails, the handshake fails too, and its error says why.
-    let started = spawn_blocking(|| rand::fill(&mut [0; 1])).await;
-    drop(started);
+pub(crate) fn start_random() -> impl Future<Output = ()> + Send {
+    toolkit::start_random(|| _ = rand::fill(&mut [0; 1]))
 }

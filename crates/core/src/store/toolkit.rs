@@ -8,6 +8,7 @@ pub use super::{
     codec::{Field, Fields, NOT_IN_RANGE, Unreadable, Value, claim, decode, value},
     error::{innermost, sentence},
     parameter::decoded,
+    random::start_random,
 };
 pub use crate::{
     key::{Hex, parse_hex},
