@@ -309,7 +309,8 @@ impl DynamoDbBuilder {
             config = config.http_client(Connections::default());
         }
         // This name appears as `lib/lambda-idempotency/VERSION` in the `User-Agent`, which CloudTrail's data events
-        // show.
+        // show. The SDK sends the same text again as `x-amz-user-agent`, which takes 177 bytes of a request and 2 % of a
+        // first run's instructions. It stays: AWS doesn't document which of the two headers its services read.
         if let Ok(name) = FrameworkMetadata::new("lambda-idempotency", Some(env!("CARGO_PKG_VERSION"))) {
             config.push_framework_metadata(name);
         }
