@@ -53,7 +53,7 @@ const KEY: &str = "pay_00000000000017";
 pub(crate) const LOCAL_CACHE: usize = 16 * 1024 * 1024;
 
 /// The cases, by their names on the command line and in the tables.
-pub(crate) const CASES: [(&str, Case); 22] = [
+pub(crate) const CASES: [(&str, Case); 23] = [
     ("first-bare", Case::FirstByHand(Effort::Bare)),
     ("first-timeouts", Case::FirstByHand(Effort::Timeouts)),
     ("first-careful", Case::FirstByHand(Effort::Careful)),
@@ -74,6 +74,7 @@ pub(crate) const CASES: [(&str, Case); 22] = [
     ("http-1m-alone", Case::Http(Sent::Alone, Content::Base64)),
     ("http-1m-get", Case::Http(Sent::Get, Content::Base64)),
     ("http-1m-no-key", Case::Http(Sent::NoKey, Content::Base64)),
+    ("http-1m-json-alone", Case::Http(Sent::Alone, Content::Json)),
     ("http-1m-json", Case::Http(Sent::Key, Content::Json)),
     ("http-1m-raw", Case::Http(Sent::KeyRaw, Content::Json)),
 ];
