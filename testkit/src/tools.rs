@@ -23,3 +23,14 @@ pub fn tool(name: &str) -> Option<PathBuf> {
     // An absolute path, since some tests start the tool in another folder.
     found.and_then(|tool| tool.canonicalize().ok())
 }
+
+/// Finds the Python that has the packages of `scripts/tools`. If it's missing, prints that the test is skipped, and returns
+/// `None`.
+///
+/// # Panics
+///
+/// In CI, if it's missing.
+pub fn python() -> Option<PathBuf> {
+    // A link to the system's Python, which mustn't be resolved: it's in the folder of the installed packages' programs.
+    tool("openapi-spec-validator").map(|program| program.with_file_name("python3"))
+}

@@ -7,6 +7,7 @@ mod decided;
 mod draft;
 mod guard;
 mod large;
+mod openapi;
 mod paths;
 mod recorded;
 mod replays;
