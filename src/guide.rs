@@ -15,6 +15,10 @@ pub mod exactly_once {}
 #[doc = include_str!("guide/operations.md")]
 pub mod operations {}
 
+#[cfg(feature = "dynamodb")]
+#[doc = include_str!("guide/global_tables.md")]
+pub mod global_tables {}
+
 #[cfg(feature = "http")]
 #[doc = include_str!("guide/idempotency_specification.md")]
 pub mod idempotency_specification {}

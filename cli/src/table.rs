@@ -32,7 +32,18 @@ enum Command {
     ///
     /// Prints one line per problem, with its fix. A problem is an error, or a note about a setting that you may
     /// have chosen. The exit code is 2 if there's an error, and 0 if there's none.
-    Check(Shared),
+    Check(CheckArguments),
+}
+
+#[derive(Debug, Args)]
+struct CheckArguments {
+    /// Declares that only functions in this Region write the table. Without this, an eventually consistent global table is
+    /// an error, since two Regions can both claim a key.
+    #[arg(long, value_name = "REGION")]
+    writer_region: Option<String>,
+
+    #[command(flatten)]
+    shared: Shared,
 }
 
 #[derive(Debug, Args)]
@@ -49,7 +60,7 @@ struct Shared {
 pub(crate) async fn main(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Command::Create(shared) => create(shared).await,
-        Command::Check(shared) => check(shared).await,
+        Command::Check(arguments) => check(arguments).await,
     }
 }
 
@@ -175,12 +186,16 @@ const fn healthy(store: &OpenStore) -> &'static Healthy {
     }
 }
 
-async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
+async fn check(CheckArguments { writer_region, shared }: &CheckArguments) -> Result<ExitCode> {
+    let Shared { store: arguments, json } = shared;
     let store = arguments.open().await?;
-    let finding = |problem: TableProblem| Finding {
-        is_note: problem.is_note(),
-        problem: problem.to_string(),
-        fix: fix(&problem, &store, arguments),
+    let finding = |problem: TableProblem| match (&problem, writer_region) {
+        (TableProblem::Replicated { own, .. }, Some(writer)) => written_in(writer, own.as_deref(), &problem),
+        _ => Finding {
+            is_note: problem.is_note(),
+            problem: problem.to_string(),
+            fix: fix(&problem, &store, arguments),
+        },
     };
     let findings: Vec<Finding> = problems(&store).await?.into_iter().map(finding).collect();
     let (name, healthy) = (name(&store), healthy(&store));
@@ -205,6 +220,25 @@ async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
         words::print(&text)?;
     }
     Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
+/// What an eventually consistent global table means if only functions in the Region `writer` write it, and the check reads
+/// the replica in `own`.
+fn written_in(writer: &str, own: Option<&str>, problem: &TableProblem) -> Finding {
+    let is_note = own == Some(writer);
+    Finding {
+        is_note,
+        problem: problem.to_string(),
+        fix: match (is_note, own) {
+            (true, _) => format!("none, while only functions in {writer} write it, and read it there"),
+            (false, Some(own)) => {
+                format!(
+                    "let the functions use the replica in {writer}: this configuration names the one in {own}"
+                )
+            }
+            (false, None) => format!("name the replica's Region: add --region {writer}"),
+        },
+    }
 }
 
 /// A problem that a check found.
@@ -301,9 +335,14 @@ fn fix_in_dynamodb(problem: &TableProblem, store: &DynamoDbStore, arguments: &St
                 .to_owned()
         }
         TableProblem::Provisioned => aws("update-table --billing-mode PAY_PER_REQUEST"),
-        TableProblem::Replicated { .. } => "deliver events in one Region only, or use a global table with \
-                                            multi-Region strong consistency"
-            .to_owned(),
+        TableProblem::Replicated { .. } => {
+            "use a table with multi-Region strong consistency. If functions in one Region \
+                                            only write this table, declare it: add --writer-region REGION"
+                .to_owned()
+        }
+        TableProblem::StronglyConsistent { .. } => {
+            "none needed, unless handlers stage writes: then use a table in one Region".to_owned()
+        }
         _ => "see the library's documentation".to_owned(),
     }
 }

@@ -319,6 +319,8 @@ async fn disabled_ttl_counts_as_missing() {
         ("other", "DISABLED", false),
     ] {
         let wire = Wire::new(Some(table.address), move |_, operation| match operation {
+            // A strongly consistent table has no TTL, and the check doesn't ask for it.
+            "DescribeTimeToLive" if is_consistent => Reply::error(400, "ValidationException", "no TTL here"),
             "DescribeTimeToLive" => Reply::Answer(
                 200,
                 format!(
@@ -363,15 +365,22 @@ async fn table_check_describes_each_problem() {
         (described("ACTIVE", ""), vec![]),
         (described("UPDATING", ""), vec![]),
         (described("CREATING", ""), vec!["the table is CREATING, not ACTIVE"]),
-        (described("ACTIVE", &strong), vec![]),
+        (
+            described("ACTIVE", &strong),
+            vec![
+                "the table is a global table in us-east-1, eu-west-1 with strong consistency, which has neither TTL nor \
+                 transactions: expired records stay, and handlers can't stage writes",
+            ],
+        ),
         (
             described("ACTIVE", replicas),
             vec![
                 "the table is replicated to us-east-1, eu-west-1 with eventual consistency: two Regions can \
-                 both claim a key; send all deliveries of a key to one Region",
+                 both claim a key, and one Region's outcome can overwrite the other's",
             ],
         ),
     ] {
+        let is_consistent = told.iter().any(|told| told.contains("strong consistency"));
         let wire = Wire::new(None, move |_, operation| match operation {
             "DescribeTimeToLive" => Reply::Answer(
                 200,

@@ -4,7 +4,13 @@ use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ProvisionedThroughput, ScalarAttributeType,
 };
 
-use super::bench::{Bench, TABLE};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    thread,
+};
+
+use super::bench::{Bench, TABLE, run_in};
 
 /// Creates a table without TTL, and with this billing mode.
 async fn other_table(bench: &Bench, id: &str, billing: BillingMode) {
@@ -95,5 +101,60 @@ async fn each_table_problem_has_a_fix() {
     refused.is_bad_input(&words);
     for command in [&["list"][..], &["list", "--counts"], &["list", "--unresolved"]] {
         bench.run(command).await.is_bad_input(&words);
+    }
+}
+
+/// Answers every request with this table, whose replicas no emulator has. Returns the address.
+fn described(more: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut request) = (stream.unwrap(), [0; 8192]);
+            let length = stream.read(&mut request).unwrap_or(0);
+            let is_ttl = String::from_utf8_lossy(&request[..length]).contains("DescribeTimeToLive");
+            let body = match is_ttl {
+                true => {
+                    r#"{"TimeToLiveDescription":{"TimeToLiveStatus":"ENABLED","AttributeName":"expires_at"}}"#
+                        .to_owned()
+                }
+                false => format!(
+                    r#"{{"Table":{{"TableName":"t","TableStatus":"ACTIVE","AttributeDefinitions":[{{"AttributeName":"id","AttributeType":"S"}}],"KeySchema":[{{"AttributeName":"id","KeyType":"HASH"}}],"BillingModeSummary":{{"BillingMode":"PAY_PER_REQUEST"}}{more}}}}}"#
+                ),
+            };
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.0\r\nconnection: close";
+            let _ = write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_declared_writer_region_is_accepted() {
+    let eventual = described(r#","Replicas":[{"RegionName":"us-east-1"}]"#);
+    let strong = described(
+        r#","Replicas":[{"RegionName":"us-east-1"},{"RegionName":"us-west-2"}],"MultiRegionConsistency":"STRONG""#,
+    );
+    let keys = [("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b"), ("AWS_REGION", "eu-west-1")];
+    for (endpoint, options, code, says) in [
+        (&eventual, &[][..], 2, "error: the table is replicated to us-east-1 with eventual consistency"),
+        (
+            &eventual,
+            &["--writer-region", "us-east-1"],
+            2,
+            "fix: let the functions use the replica in us-east-1",
+        ),
+        (&eventual, &["--writer-region", "eu-west-1"], 0, "note: the table is replicated to us-east-1"),
+        (
+            &strong,
+            &[],
+            0,
+            "note: the table is a global table in us-east-1, us-west-2 with strong consistency",
+        ),
+    ] {
+        let command =
+            [&["table", "check", "--table", "orders", "--endpoint-url", endpoint.as_str()], options].concat();
+        let answer = run_in(&keys, &command).await;
+        assert!(answer.code == code && answer.out.contains(says), "{options:?}: {answer:?}");
     }
 }

@@ -9,8 +9,8 @@ use aws_sdk_dynamodb::{
     config::{self, timeout::TimeoutConfig},
     error::{ProvideErrorMetadata, SdkError},
     types::{
-        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType, TableDescription,
-        TableStatus, TimeToLiveDescription, TimeToLiveSpecification, TimeToLiveStatus,
+        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, MultiRegionConsistency, ScalarAttributeType,
+        TableDescription, TableStatus, TimeToLiveDescription, TimeToLiveSpecification, TimeToLiveStatus,
     },
 };
 
@@ -91,7 +91,9 @@ impl DynamoDbStore {
         if let Some(problem) = self.keys_problem(&table) {
             return Err(self.unfit(&problem));
         }
-        self.enable_time_to_live().await?;
+        if !is_strongly_consistent(&table) {
+            self.enable_time_to_live().await?;
+        }
         Ok(is_new)
     }
 
@@ -263,6 +265,12 @@ impl DynamoDbStore {
             Some(_) => Err(self.table_error(&error, findings)),
         }
     }
+}
+
+/// Whether the table is a global table with multi-Region strong consistency. Such a table has no TTL and no transactions
+/// ("How DynamoDB global tables work", DynamoDB developer guide).
+fn is_strongly_consistent(table: &TableDescription) -> bool {
+    table.multi_region_consistency() == Some(&MultiRegionConsistency::Strong)
 }
 
 /// Whether a table with this status serves requests. A table that's being updated still does.

@@ -78,6 +78,14 @@ pub enum TableProblem {
     Replicated {
         /// The Regions.
         regions: Vec<String>,
+        /// The Region whose replica was checked, if it's known.
+        own: Option<String>,
+    },
+    /// DynamoDB: the table is a global table with multi-Region strong consistency, so it has neither TTL nor
+    /// transactions; see [`is_note`](Self::is_note).
+    StronglyConsistent {
+        /// The Regions.
+        regions: Vec<String>,
     },
     /// PostgreSQL: the table lacks the marker of its schema's version.
     Unmarked,
@@ -121,7 +129,11 @@ impl TableProblem {
     pub const fn is_note(&self) -> bool {
         matches!(
             self,
-            Self::Provisioned | Self::NoIndex | Self::AsynchronousCommit | Self::EvictionUnknown { .. }
+            Self::Provisioned
+                | Self::NoIndex
+                | Self::AsynchronousCommit
+                | Self::EvictionUnknown { .. }
+                | Self::StronglyConsistent { .. }
         )
     }
 }
@@ -144,10 +156,16 @@ impl fmt::Display for TableProblem {
                 "the table's capacity is provisioned: a burst beyond it is throttled, and those deliveries are \
                  refused; switch to on-demand capacity, or scale the capacity with the load",
             ),
-            Self::Replicated { regions } => write!(
+            Self::Replicated { regions, .. } => write!(
                 f,
-                "the table is replicated to {} with eventual consistency: two Regions can both claim a key; \
-                 send all deliveries of a key to one Region",
+                "the table is replicated to {} with eventual consistency: two Regions can both claim a key, and one \
+                 Region's outcome can overwrite the other's",
+                regions.join(", ")
+            ),
+            Self::StronglyConsistent { regions } => write!(
+                f,
+                "the table is a global table in {} with strong consistency, which has neither TTL nor transactions: \
+                 expired records stay, and handlers can't stage writes",
                 regions.join(", ")
             ),
             Self::Unmarked => f.write_str("the table lacks the marker of its schema version"),

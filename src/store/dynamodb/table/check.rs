@@ -1,8 +1,8 @@
 //! Checks the table, for operators.
 
-use aws_sdk_dynamodb::types::{BillingMode, MultiRegionConsistency};
+use aws_sdk_dynamodb::types::BillingMode;
 
-use super::serves;
+use super::{is_strongly_consistent, serves};
 use crate::store::{StoreError, TableProblem, dynamodb::DynamoDbStore};
 
 impl DynamoDbStore {
@@ -29,7 +29,10 @@ impl DynamoDbStore {
             problems.push(problem);
             return Ok(problems);
         }
-        problems.extend(self.time_to_live_problem(&self.describe_time_to_live().await?));
+        let is_consistent = is_strongly_consistent(&table);
+        if !is_consistent {
+            problems.extend(self.time_to_live_problem(&self.describe_time_to_live().await?));
+        }
         // DynamoDB omits the summary for a table that has always been provisioned.
         let billing = table.billing_mode_summary().and_then(|summary| summary.billing_mode());
         if billing != Some(&BillingMode::PayPerRequest) {
@@ -37,8 +40,10 @@ impl DynamoDbStore {
         }
         let regions: Vec<_> =
             table.replicas().iter().filter_map(|replica| replica.region_name().map(str::to_owned)).collect();
-        if !regions.is_empty() && table.multi_region_consistency() != Some(&MultiRegionConsistency::Strong) {
-            problems.push(TableProblem::Replicated { regions });
+        if is_consistent {
+            problems.push(TableProblem::StronglyConsistent { regions });
+        } else if !regions.is_empty() {
+            problems.push(TableProblem::Replicated { regions, own: self.region().map(str::to_owned) });
         }
         Ok(problems)
     }
