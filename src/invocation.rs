@@ -225,7 +225,8 @@ impl Invocation {
         self.short_lease
     }
 
-    pub(crate) fn tenant(&self) -> Option<&Arc<str>> {
+    /// The tenant that the invocation is for, in a function with tenant isolation. It's part of the keys.
+    pub fn tenant(&self) -> Option<&Arc<str>> {
         self.tenant.as_ref()
     }
 

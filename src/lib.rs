@@ -48,7 +48,7 @@
 //! |---|---|---|
 //! | `dynamodb` | yes | the DynamoDB store, and with it the AWS SDK |
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
-//! | `events` | with `http` | `lambda_runtime`: a layer for typed events; workers for SQS, Kinesis, DynamoDB Streams |
+//! | `events` | with `http` | `lambda_runtime`: a layer for typed events; workers for SQS, Kinesis, DynamoDB Streams, Kafka |
 //! | `axum` | no | the HTTP layer sees the whole path inside axum's `Router::nest`, and reads an axum body itself, so that a body that breaks off causes no panic |
 //! | `sqs-visibility` | no | hides an SQS message that another delivery is processing, until that delivery's lease ends |
 //! | `jmespath` | no | JMESPath expressions beside JSON Pointers in [`KeyFields`] |

@@ -2,11 +2,11 @@
 
 mod together;
 
-use std::{num::NonZeroUsize, sync::Arc};
+use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc};
 
 use lambda_idempotency::{
     Error, ErrorKind, Failure, Key,
-    lambda::batch::{Batch, DynamoDbRecord, KinesisRecord, SqsMessage},
+    lambda::batch::{Batch, DynamoDbRecord, KafkaRecord, KinesisRecord, SqsMessage},
     settings::Mode,
 };
 use lambda_runtime::LambdaEvent;
@@ -66,6 +66,21 @@ pub(crate) async fn dynamodb(protection: &Arc<Protection>, event: &Arc<Event>) -
     });
     let batch = if mode(protection) == BatchMode::Each { batch.in_order() } else { batch };
     handle(protection, event, &together, batch, Kind::DynamoDb).await
+}
+
+/// Protects a batch of Kafka's records.
+pub(crate) async fn kafka(protection: &Arc<Protection>, event: &Arc<Event>) -> Answer {
+    let together = Together::new(protection, event);
+    let (rules, function) = (Arc::clone(protection), Arc::clone(&together));
+    let key = move |record: &KafkaRecord| key(&rules, Kind::Kafka, record, || record.offset_key());
+    let batch = protection
+        .idempotency
+        .kafka(key, move |record: KafkaRecord| run(Arc::clone(&function), handed(record.raw(), &function)));
+    // The layer itself fails the invocation, with the function's own error if there is one.
+    let batch = batch.partial_answers();
+    let in_order = mode(protection) == BatchMode::Each && !protection.rules.is_kafka_queue;
+    let batch = if in_order { batch } else { batch.unordered() };
+    handle(protection, event, &together, batch, Kind::Kafka).await
 }
 
 /// How the batch is handed to the function. In shadow mode, it's one event, as without the layer.
@@ -176,11 +191,13 @@ where
             "the records to redeliver can't be read from the library's response; Lambda redelivers all";
         return Answer::refusal("Idempotency.BatchFailed", message);
     };
-    let is_failed = match rules.batch_answer {
+    let usual = if kind == Kind::Kafka { BatchAnswer::Fail } else { BatchAnswer::Report };
+    let batch_answer = rules.batch_answer.unwrap_or(usual);
+    let is_failed = match batch_answer {
         BatchAnswer::Report => all_failed(event, &returned, kind),
         BatchAnswer::Fail => !returned.is_empty(),
     };
-    match (together.error().filter(|_| is_failed), rules.batch_answer) {
+    match (together.error().filter(|_| is_failed), batch_answer) {
         // Lambda gets the function's own error, as it would without the layer.
         (Some((headers, body)), _) => {
             Answer::Made { is_error: true, headers, body: crate::upstream::full(body) }
@@ -194,19 +211,20 @@ where
     }
 }
 
-/// Whether every record of the event is redelivered: if the response lists all messages of an SQS batch or all records
-/// of a pipe's batch, or the first record of a stream's batch.
+/// Whether every record of the event is redelivered: if the response lists all messages of an SQS batch, all of Kafka's
+/// records or all records of a pipe's batch, or the first record of a stream's batch.
 fn all_failed(event: &Event, returned: &[String], kind: Kind) -> bool {
     let (records, is_piped) = (records(event), event.piped().is_some());
     match kind {
-        Kind::Sqs => returned.len() == records.len(),
+        Kind::Sqs | Kind::Kafka => returned.len() == records.len(),
         _ if is_piped => returned.len() == records.len(),
         _ => records.first().is_some_and(|first| returned.contains(&identifier(first, false))),
     }
 }
 
 /// The identifier by which the response lists a record: a message's id, a stream's sequence number or, if a pipe
-/// delivered the record of a stream, its event id. Empty if the record has none.
+/// delivered the record of a stream, its event id; for a record of Kafka, its place, as [`listed`] writes it. Empty if the
+/// record has none.
 pub(super) fn identifier(record: &RawValue, is_piped: bool) -> String {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -217,6 +235,9 @@ pub(super) fn identifier(record: &RawValue, is_piped: bool) -> String {
         event: Value,
         kinesis: Option<Numbered>,
         dynamodb: Option<Numbered>,
+        topic: Option<String>,
+        partition: Value,
+        offset: Value,
     }
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -224,12 +245,26 @@ pub(super) fn identifier(record: &RawValue, is_piped: bool) -> String {
         #[serde(rename = "sequenceNumber", alias = "SequenceNumber")]
         number: Option<String>,
     }
-    let Named { message, event, kinesis, dynamodb } = serde_json::from_str(record.get()).unwrap_or_default();
+    let Named { message, event, kinesis, dynamodb, topic, partition, offset } =
+        serde_json::from_str(record.get()).unwrap_or_default();
+    if let Some(topic) = topic {
+        let number = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        return format!("{topic}-{}@{}", number(partition), number(offset));
+    }
     let of_stream = match is_piped {
         true => event.as_str().map(str::to_owned),
         false => kinesis.or(dynamodb).and_then(|numbered| numbered.number),
     };
     message.or(of_stream).unwrap_or_default()
+}
+
+/// A record's identifier in a response: a text, or for a record of Kafka its partition and its offset, as in
+/// `orders-0@15`.
+pub(super) fn listed(identifier: &Value) -> Option<String> {
+    let place = || {
+        Some(format!("{}@{}", identifier.get("partition")?.as_str()?, identifier.get("offset")?.as_u64()?))
+    };
+    identifier.as_str().map(str::to_owned).or_else(place)
 }
 
 /// The identifiers of the failed records, from the library's response.
@@ -242,10 +277,20 @@ fn returned(answer: &RawValue) -> serde_json::Result<Vec<String>> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Item {
-        item_identifier: String,
+        item_identifier: Value,
     }
     let Named { batch_item_failures: items } = serde_json::from_str(answer.get())?;
-    Ok(items.into_iter().map(|item| item.item_identifier).collect())
+    Ok(items.iter().filter_map(|item| listed(&item.item_identifier)).collect())
+}
+
+/// The records of a Kafka event, by their topics and partitions. `None` if the event is another one.
+pub(super) fn partitions(event: &[u8]) -> Option<BTreeMap<String, Vec<&RawValue>>> {
+    #[derive(Deserialize)]
+    struct Batch<'e> {
+        #[serde(borrow)]
+        records: BTreeMap<String, Vec<&'e RawValue>>,
+    }
+    serde_json::from_slice::<Batch<'_>>(event).ok().map(|batch| batch.records)
 }
 
 /// The event's records.
@@ -256,5 +301,6 @@ pub(crate) fn records(event: &Event) -> Vec<&RawValue> {
         records: Vec<&'e RawValue>,
     }
     let batch = || serde_json::from_slice::<Batch<'_>>(&event.body).map(|batch| batch.records);
-    event.piped().unwrap_or_else(|| batch().unwrap_or_default())
+    let of_kafka = || partitions(&event.body).map(|lists| lists.into_values().flatten().collect());
+    event.piped().or_else(|| batch().ok()).or_else(of_kafka).unwrap_or_default()
 }

@@ -74,10 +74,9 @@ pub(crate) enum BatchMode {
 }
 
 /// The answer that Lambda gets for a batch in which some records failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchAnswer {
     /// The list of the failed records, for an event source mapping with `ReportBatchItemFailures`.
-    #[default]
     Report,
     /// An error, so that Lambda redelivers the whole batch.
     Fail,
@@ -97,7 +96,10 @@ pub(crate) struct Rules {
     pub(crate) on_error: OnError,
     pub(crate) passes_internal_errors: bool,
     pub(crate) batch: BatchMode,
-    pub(crate) batch_answer: BatchAnswer,
+    /// By default (`None`), the list, but an error for Kafka's records, since Lambda may not read the list.
+    pub(crate) batch_answer: Option<BatchAnswer>,
+    /// Whether Kafka's records come from a share group, in no order.
+    pub(crate) is_kafka_queue: bool,
     /// Whether a record whose error is recorded counts as done.
     pub(crate) acknowledges_failures: bool,
     pub(crate) batch_reserve: Option<Duration>,
@@ -180,7 +182,8 @@ impl Default for Rules {
             on_error: OnError::default(),
             passes_internal_errors: false,
             batch: BatchMode::default(),
-            batch_answer: BatchAnswer::default(),
+            batch_answer: None,
+            is_kafka_queue: false,
             acknowledges_failures: false,
             batch_reserve: None,
             source_name: None,

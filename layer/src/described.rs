@@ -32,7 +32,7 @@ pub(crate) fn log(protection: &Arc<Protection>) {
 fn wrappers(protection: &Arc<Protection>) -> Result<Vec<Description>, String> {
     let kinds = match protection.rules.kind {
         Some(kind) => vec![kind],
-        None => vec![Kind::Http, Kind::Sqs, Kind::Kinesis, Kind::DynamoDb, Kind::Event],
+        None => vec![Kind::Http, Kind::Sqs, Kind::Kinesis, Kind::DynamoDb, Kind::Kafka, Kind::Event],
     };
     let described = kinds.into_iter().filter_map(|kind| of(protection, kind).transpose());
     described.collect::<Result<_, _>>().map_err(|error: Error| error.to_string())
@@ -50,6 +50,7 @@ fn of(protection: &Arc<Protection>, kind: Kind) -> Result<Option<Description>, E
         Kind::Sqs => "sqs",
         Kind::Kinesis => "kinesis",
         Kind::DynamoDb => "dynamodb",
+        Kind::Kafka => "kafka",
         Kind::Durable => return Ok(None),
     };
     let mut layer = key.layer(&protection.idempotency);

@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     Kinesis,
     /// A batch of a DynamoDB stream's records.
     DynamoDb,
+    /// A batch of Kafka's records.
+    Kafka,
     /// A part of a durable function's execution.
     Durable,
 }
@@ -49,6 +51,24 @@ pub(crate) enum ClaimField {
     Event(String),
     /// Under this name in the custom values of the client context.
     Context(String),
+}
+
+impl Kind {
+    /// Whether the event has several records, each of which is an operation.
+    pub(crate) fn is_batch(self) -> bool {
+        matches!(self, Self::Sqs | Self::Kinesis | Self::DynamoDb | Self::Kafka)
+    }
+
+    /// The kind of a batch of this source, or of an event that isn't a batch.
+    fn of_source(source: Option<&str>) -> Self {
+        match source {
+            Some("aws:sqs") => Self::Sqs,
+            Some("aws:kinesis") => Self::Kinesis,
+            Some("aws:dynamodb") => Self::DynamoDb,
+            Some("aws:kafka" | "SelfManagedKafka" | "aws:SelfManagedKafka") => Self::Kafka,
+            _ => Self::Event,
+        }
+    }
 }
 
 /// One invocation.
@@ -78,6 +98,11 @@ pub(crate) struct Event {
 struct Shape<'e> {
     #[serde(rename = "Records", borrow)]
     records: Option<Vec<&'e RawValue>>,
+    /// Kafka's events have these two fields.
+    #[serde(rename = "records", borrow)]
+    partitions: Option<&'e RawValue>,
+    #[serde(rename = "eventSource", borrow)]
+    source: Option<&'e RawValue>,
     #[serde(rename = "requestContext", borrow)]
     request_context: Option<RequestContext<'e>>,
     /// Events of REST APIs and load balancers have this field.
@@ -206,8 +231,10 @@ impl Event {
             let has_method = context.http.is_some() || shape.http_method.is_some() || shape.method.is_some();
             return if has_method && context.connection_id.is_none() { Kind::Http } else { Kind::Event };
         }
-        match shape.records.as_deref() {
-            Some([first, ..]) => kind_of_record(first),
+        let source = shape.source.and_then(|source| serde_json::from_str::<String>(source.get()).ok());
+        match (shape.records.as_deref(), shape.partitions) {
+            (Some([first, ..]), _) => kind_of_record(first),
+            (None, Some(_)) if Kind::of_source(source.as_deref()) == Kind::Kafka => Kind::Kafka,
             _ => Kind::Event,
         }
     }
@@ -294,12 +321,7 @@ fn kind_of_record(record: &RawValue) -> Kind {
         event_source: Option<String>,
     }
     let record: Record = serde_json::from_str(record.get()).unwrap_or_default();
-    match record.event_source.as_deref() {
-        Some("aws:sqs") => Kind::Sqs,
-        Some("aws:kinesis") => Kind::Kinesis,
-        Some("aws:dynamodb") => Kind::DynamoDb,
-        _ => Kind::Event,
-    }
+    Kind::of_source(record.event_source.as_deref())
 }
 
 /// The facts of a claim, as the function gets them.

@@ -104,6 +104,7 @@ async fn protected(protection: Arc<Protection>, event: Arc<Event>) {
             Kind::Sqs => Some(batch::sqs(&protection, &event).await),
             Kind::Kinesis => Some(batch::kinesis(&protection, &event).await),
             Kind::DynamoDb => Some(batch::dynamodb(&protection, &event).await),
+            Kind::Kafka => Some(batch::kafka(&protection, &event).await),
             Kind::Durable => Some(Answer::refusal("Idempotency.Invalid", DURABLE)),
         }
     };
@@ -126,9 +127,8 @@ fn owner_of(name: &str, event: &Event, kind: Kind) -> Option<&'static str> {
     if has_field(&event.body, name) {
         return Some("the event");
     }
-    let is_batch = matches!(kind, Kind::Sqs | Kind::Kinesis | Kind::DynamoDb);
     let has_it = || batch::records(event).iter().any(|record| has_field(record.get().as_bytes(), name));
-    (is_batch && has_it()).then_some("a record of the batch")
+    (kind.is_batch() && has_it()).then_some("a record of the batch")
 }
 
 /// Protects an event that's one operation. `None` if its answer was sent already.

@@ -1,4 +1,4 @@
-//! A batch of orders, as SQS delivers it, and parsers for its response and for the function's log lines.
+//! A batch of orders, as SQS or Kafka delivers it, and parsers for its response and for the function's log lines.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use super::{answer::Answer, event::Event, function::Function};
@@ -15,11 +16,16 @@ use crate::problem::{Problem, Result};
 pub(crate) const MESSAGES: usize = 100;
 /// The number of orders in a batch. The batch's last messages repeat earlier orders.
 pub(crate) const ORDERS: usize = 90;
+/// The number of partitions that a batch of Kafka's records comes from.
+pub(crate) const PARTITIONS: usize = 3;
 
 /// The example function that ships orders, and two messages, which are the templates for its batches.
 #[derive(Clone, Debug)]
 pub(crate) struct Orders {
     pub(crate) function: Function,
+    /// The same function as a worker for Kafka in stream mode, and in queue mode.
+    pub(crate) of_stream: Function,
+    pub(crate) of_share_group: Function,
     first: Value,
     again: Value,
 }
@@ -32,18 +38,21 @@ impl Orders {
             let message = Event::read(&path)?.pointer("/Records/0").cloned();
             message.ok_or_else(|| Problem::new(format!("the event file {} has no message", path.display())))
         };
-        Ok(Self { function, first: message("sqs.json")?, again: message("sqs-again.json")? })
+        let of_kafka = |mode| function.clone().with_variable("ORDERS_FROM", mode);
+        let (of_stream, of_share_group) = (of_kafka("kafka"), of_kafka("kafka-queue"));
+        let (first, again) = (message("sqs.json")?, message("sqs-again.json")?);
+        Ok(Self { function, of_stream, of_share_group, first, again })
     }
 }
 
-/// A batch of 100 messages for 90 orders.
+/// A batch of 100 messages for 90 orders, or of 90 records of Kafka.
 #[derive(Debug)]
 pub(crate) struct Batch {
     /// The first delivery.
     pub(crate) first: Event,
     /// The redelivery of the whole batch.
     pub(crate) again: Event,
-    /// The number of each message's order, by message id.
+    /// The number of each message's order, by message id, or by the record's partition and offset, as in `orders-0@15`.
     order_of: BTreeMap<String, usize>,
 }
 
@@ -60,6 +69,30 @@ impl Batch {
         Self { first: event(&orders.first), again: event(&orders.again), order_of }
     }
 
+    /// Builds a batch of Kafka, with one record for each order. A redelivery is the same event.
+    pub(crate) fn of_kafka(name: &str) -> Self {
+        let place = |order: usize| format!("orders-{}@{}", order % PARTITIONS, order / PARTITIONS);
+        let order_of: BTreeMap<String, usize> = (0..ORDERS).map(|order| (place(order), order)).collect();
+        let first = Event::new(kafka(name, 0..ORDERS));
+        Self { again: first.clone(), first, order_of }
+    }
+
+    /// The event that redelivers the records of a batch of Kafka that the answer lists.
+    pub(crate) fn of_returned(&self, answer: &Answer) -> Event {
+        let Answer::Payload(payload) = answer else { return self.again.clone() };
+        let payload: Value = serde_json::from_slice(payload).unwrap_or_default();
+        let named = payload["batchItemFailures"].as_array().into_iter().flatten();
+        let returned: BTreeSet<String> =
+            named.filter_map(|named| identifier(&named["itemIdentifier"])).collect();
+        let mut event = self.again.pointer("").cloned().unwrap_or_default();
+        for (partition, records) in event["records"].as_object_mut().into_iter().flatten() {
+            if let Some(records) = records.as_array_mut() {
+                records.retain(|record| returned.contains(&format!("{partition}@{}", record["offset"])));
+            }
+        }
+        Event::new(event)
+    }
+
     /// Counts the messages that the response asks to redeliver, and their orders.
     ///
     /// # Errors
@@ -72,8 +105,8 @@ impl Batch {
         let payload: Value = serde_json::from_slice(payload).unwrap_or_default();
         let named = payload["batchItemFailures"].as_array().ok_or_else(no_answer)?;
         let mut orders = BTreeSet::new();
-        for id in named.iter().map(|named| named["itemIdentifier"].as_str().unwrap_or_default()) {
-            orders.insert(*self.order_of.get(id).ok_or_else(|| format!("the batch has no message `{id}`"))?);
+        for id in named.iter().map(|named| identifier(&named["itemIdentifier"]).unwrap_or_default()) {
+            orders.insert(*self.order_of.get(&id).ok_or_else(|| format!("the batch has no message `{id}`"))?);
         }
         let of_those = self.order_of.values().filter(|order| orders.contains(*order)).count();
         if of_those != named.len() {
@@ -85,6 +118,35 @@ impl Batch {
         }
         Ok(Returned { messages: named.len(), orders: orders.len() })
     }
+}
+
+/// A record's identifier in an answer: a text, or for Kafka a partition and an offset.
+fn identifier(item: &Value) -> Option<String> {
+    let place = || Some(format!("{}@{}", item["partition"].as_str()?, item["offset"].as_u64()?));
+    item.as_str().map(str::to_owned).or_else(place)
+}
+
+/// Builds the event of Kafka with these orders.
+fn kafka(name: &str, orders: std::ops::Range<usize>) -> Value {
+    let mut lists = serde_json::Map::new();
+    for order in orders {
+        let (partition, offset) = (order % PARTITIONS, order / PARTITIONS);
+        let value =
+            json!({ "order_id": format!("{name}-{order}"), "article": "cup", "quantity": 1 }).to_string();
+        let list = lists.entry(format!("orders-{partition}")).or_insert_with(|| json!([]));
+        list.as_array_mut().into_iter().for_each(|list| {
+            list.push(json!({
+                "topic": "orders", "partition": partition, "offset": offset, "timestamp": 1_795_166_332_015_u64,
+                "timestampType": "CREATE_TIME", "key": null, "value": BASE64_STANDARD.encode(&value), "headers": [],
+            }));
+        });
+    }
+    json!({
+        "eventSource": "aws:kafka",
+        "eventSourceArn": "arn:aws:kafka:eu-central-1:123456789012:cluster/shop/5b1e7c30-94d2-4f6a-8a1b-3c0d9e72f485-4",
+        "bootstrapServers": "b-1.shop.k7x2qd.c4.kafka.eu-central-1.amazonaws.com:9098",
+        "records": lists,
+    })
 }
 
 /// Builds the message `id` for an order.

@@ -114,6 +114,13 @@ impl Function {
         Self { program: layer.into(), arguments, behind_layer, run_mark: self.run_mark }
     }
 
+    /// Sets an environment variable of the function.
+    pub(crate) fn with_variable(self, name: &str, value: &str) -> Self {
+        let words = [format!("{name}={value}"), self.program.to_string_lossy().into_owned()];
+        let arguments = words.into_iter().chain(self.arguments).collect();
+        Self { program: "env".into(), arguments, run_mark: self.run_mark, behind_layer: self.behind_layer }
+    }
+
     /// The program that the rehearsal starts: the function, or the layer in front of it.
     pub fn program(&self) -> &Path {
         &self.program

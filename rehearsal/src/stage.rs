@@ -153,6 +153,19 @@ impl<'w> Stage<'w> {
         Ok((stage, batch))
     }
 
+    /// Sets up a step of the example function `orders` for a mapping of Kafka, which `mode` names, and builds the step's
+    /// batch.
+    pub(crate) async fn open_for_kafka(
+        world: &'w World,
+        orders: &'w Orders,
+        mode: &str,
+    ) -> Result<(Self, Batch)> {
+        let function = if mode == "kafka" { &orders.of_stream } else { &orders.of_share_group };
+        let stage = Self::open_for(world, function, false, mode).await?;
+        let batch = Batch::of_kafka(&stage.order);
+        Ok((stage, batch))
+    }
+
     async fn open_for(
         world: &'w World,
         function: &'w Function,

@@ -44,10 +44,14 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
             Some(orders) => batch::both(world, orders).await?,
             None => Vec::new(),
         };
+        let of_kafka = match &world.orders {
+            Some(orders) => batch::of_kafka(world, orders).await?,
+            None => Vec::new(),
+        };
         let mut transactions = transaction::in_turn(world).await?;
         let lost_commit = transaction::answer_lost(world).await?;
         transactions.extend(lost_commit);
-        Ok((rows, lost, batches, transactions))
+        Ok((rows, lost, (batches, of_kafka), transactions))
     });
     let leases = Box::pin(async {
         let mut after = Vec::new();
@@ -68,12 +72,12 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
         Ok((after, half_done, interrupted))
     });
     let blocked = Box::pin(blocked::both(world));
-    let ((mut rows, lost, batches, transactions), (crashed, half_done, interrupted), blocked) =
+    let ((mut rows, lost, (batches, of_kafka), transactions), (crashed, half_done, interrupted), blocked) =
         tokio::try_join!(others, leases, blocked)?;
     rows.extend(crashed.into_iter().chain(lost).chain(batches).chain(half_done));
     let mut transactions: Vec<Row> = transactions.into_iter().chain(interrupted).collect();
     transactions.sort_by_key(|row| row.step);
-    rows.extend(transactions.into_iter().chain(blocked));
+    rows.extend(transactions.into_iter().chain(blocked).chain(of_kafka));
     Ok(rows)
 }
 

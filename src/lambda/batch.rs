@@ -1,9 +1,9 @@
-//! Batches: SQS, Kinesis and DynamoDB Streams, record by record.
+//! Batches: SQS, Kinesis, DynamoDB Streams and Kafka, record by record.
 //!
 //! Each record is its own operation: the worker claims, runs and settles each one, several at a time. The response
 //! lists the records that Lambda must redeliver. Switch `ReportBatchItemFailures` on at the event source mapping, or
 //! Lambda ignores the response: SQS then deletes the messages that failed, and a stream moves on past the records that
-//! failed. Tumbling windows are refused.
+//! failed. Kafka is different: see [below](#kafka). Tumbling windows are refused.
 //!
 //! ```no_run
 //! use lambda_idempotency::{Failure, Idempotency, Key, lambda::{batch::SqsMessage, run}};
@@ -40,8 +40,12 @@
 //! | its key was used with another payload | redelivered; the handler doesn't run |
 //!
 //! A record needs only the fields from which its key, its order and the response come: a message's id and body, a
-//! Kinesis record's sequence number and data, a change's sequence number and `dynamodb`. In every other field, null or a
-//! value of another type counts as absent.
+//! Kinesis record's sequence number and data, a change's sequence number and `dynamodb`, the topic, partition and offset
+//! of a record of Kafka. In every other field, null or a value of another type counts as absent.
+//!
+//! The handler runs in the batch's invocation: [`Invocation::current`](crate::Invocation::current) has its deadline, its
+//! request id and its tenant, and [`current`](crate::current()) the record's claim. The handler is cut off
+//! [before the deadline](#time).
 //!
 //! If two groups of a FIFO queue each have a message with the same key and payload, the worker processes the two
 //! messages concurrently. One gets the claim, and the other may be redelivered because the operation is in progress.
@@ -61,11 +65,12 @@
 //! | Kinesis | the data | partition key |
 //! | an aggregate of the Kinesis Producer Library | the data, as one record | partition key |
 //! | DynamoDB Streams | event name, the item's key, and both images | times |
+//! | Kafka | the record's key and value | headers, times |
 //! | an event of EventBridge, its scheduler, SNS or S3 [through a queue](crate::lambda::keys#through-a-queue), with its key from [`keys`](crate::lambda::keys) | the fields that the key's page lists | everything else |
 //! | any of these, with [`fingerprint_fields`](Batch::fingerprint_fields) | the chosen fields of the content | everything else |
 //!
-//! If all compared fields are absent, the whole content is compared. DocumentDB's change streams and Kafka have no worker:
-//! call [`run`](crate::Operation::run) for each change or record.
+//! If all compared fields are absent, the whole content is compared. DocumentDB's change streams have no worker: call
+//! [`run`](crate::Operation::run) for each change.
 //!
 //! # EventBridge Pipes
 //!
@@ -76,12 +81,26 @@
 //! guide). It isn't documented to redeliver the records behind a failed one. So the response lists every failed record
 //! of a stream, and a record's lease isn't short as described [below](#a-crash), but lasts until the deadline.
 //!
+//! # Kafka
+//!
+//! By default, a record that must be redelivered fails the invocation, and Lambda redelivers the whole batch, without an
+//! end unless the mapping has `MaximumRetryAttempts`. A record that can never succeed blocks its partition: set that
+//! limit, and a destination for failures. In provisioned mode with `ReportBatchItemFailures`, choose
+//! [`partial_answers`](Batch::partial_answers). The response then lists each record that isn't done, by its topic,
+//! partition and offset. AWS documents both that Lambda retries the failed records and that it goes on from an offset;
+//! such a list is right for both.
+//!
+//! | the mapping's mode | order | concurrent | lease |
+//! |---|---|---|---|
+//! | stream (default) | by partition; the records behind a failed one wait | partitions | short |
+//! | queue, with [`unordered`](Batch::unordered) | none | records | until the deadline |
+//!
 //! # Order
 //!
 //! In a FIFO queue, the messages of one group run in order, one after the other, and different groups run
 //! concurrently. When a message fails, the rest of its group is redelivered without running. Streams do the same for
-//! the records of one partition key, or of one item, with [`in_order`](Batch::in_order). Records without a readable group
-//! count as one group.
+//! the records of one partition key, or of one item, with [`in_order`](Batch::in_order), and Kafka for the records of one
+//! partition. Records without a readable group count as one group.
 //!
 //! Lambda reads a stream's response as a checkpoint: it redelivers everything from the first failure on. So the
 //! response lists only the first failure. If a later record succeeded, its outcome is recorded, and its redelivery is
@@ -104,7 +123,8 @@
 //!   seconds or more, since a wait takes at most half of the time left. Extensions cost 0.2 requests per second for
 //!   each record. A handler that ends within 5 seconds needs no extension.
 //! - A stream's short lease is safe, since Lambda doesn't deliver a shard's batch again while an invocation with that
-//!   batch is running. But if a handler blocks its thread, the library can't extend any lease of the batch. The library
+//!   batch is running. For Kafka, the group may assign a partition to another consumer in the meantime, which then finds
+//!   the extended lease. But if a handler blocks its thread, the library can't extend any lease of the batch. The library
 //!   cuts a handler off at its next `await` if that handler's lease has expired. For blocking work of more than 8
 //!   seconds, use `spawn_blocking`, or set [`lease_extension`](crate::settings::Settings::lease_extension) to a longer
 //!   lease. A lease that's longer than the function's timeout is never extended.
@@ -128,6 +148,7 @@ mod answer;
 mod dynamodb;
 mod handler;
 mod handlers;
+mod kafka;
 mod kinesis;
 mod lanes;
 #[cfg(all(feature = "admin", feature = "http"))]
@@ -139,6 +160,7 @@ mod visibility;
 
 pub use dynamodb::DynamoDbRecord;
 use handler::{Handle, KeyOf};
+pub use kafka::KafkaRecord;
 pub use kinesis::KinesisRecord;
 pub use lanes::scope_caller;
 pub(super) use record::Record;
@@ -239,6 +261,33 @@ impl Idempotency {
     {
         Batch::new(self, key, handler)
     }
+
+    /// A worker for topics of Kafka, from Amazon MSK or from a cluster of your own. `key` returns the key of the
+    /// operation that a record asks for. With [`KafkaRecord::offset_key`], each *record* runs once, however often Lambda
+    /// delivers it. If a producer may send an order twice, take the key from a field of the value.
+    ///
+    /// **One failure fails the invocation**, with [`ErrorKind::BatchFailed`](crate::ErrorKind::BatchFailed): Lambda
+    /// redelivers the whole batch, and the records that are done don't run again. Lambda reads an answer that lists the
+    /// failed records only in provisioned mode: see [`partial_answers`](Batch::partial_answers).
+    ///
+    /// The records of one partition run in order, and different partitions run concurrently. For a mapping in queue mode,
+    /// see [`unordered`](Batch::unordered).
+    ///
+    /// Each cluster has its own keys. Its name is the cluster's ARN, or the sorted brokers of a cluster of your own, as
+    /// the mapping lists them. Set a name that never changes, with [`source_name`](Batch::source_name), if you may create
+    /// the mapping again with other brokers, or if its source is a VPC connection, which has its own ARN.
+    pub fn kafka<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<KafkaRecord>
+    where
+        K: Fn(&KafkaRecord) -> I + Send + Sync + 'static,
+        I: IntoKey,
+        H: Fn(KafkaRecord) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, Failure>> + Send + 'static,
+        T: Serialize + Send + 'static,
+    {
+        let mut batch = Batch::new(self, key, handler);
+        (batch.choices.in_order, batch.choices.fails_whole) = (true, true);
+        batch
+    }
 }
 
 /// A worker for the records of one source: a service for [`lambda::run`](super::run). Its response is the JSON that lists the
@@ -291,6 +340,8 @@ struct Choices {
     acknowledges_permanent_failures: bool,
     in_order: bool,
     fails_if_all_fail: bool,
+    /// Whether a record to redeliver fails the invocation, since Lambda doesn't read the response.
+    fails_whole: bool,
     reserve: Duration,
 }
 
@@ -306,6 +357,7 @@ impl<R> Batch<R> {
             acknowledges_permanent_failures: false,
             in_order: false,
             fails_if_all_fail: false,
+            fails_whole: false,
             reserve: RESERVE,
         };
         Self {

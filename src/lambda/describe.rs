@@ -33,7 +33,7 @@ use crate::{
 pub struct Description {
     /// The function's name in the scope.
     pub function: String,
-    /// The wrapper that reads the key: `http`, `event`, `sqs`, `kinesis`, `dynamodb` or `run`.
+    /// The wrapper that reads the key: `http`, `event`, `sqs`, `kinesis`, `dynamodb`, `kafka` or `run`.
     pub via: String,
     /// The operation's name in the code, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

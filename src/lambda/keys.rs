@@ -11,7 +11,7 @@
 //! | SQS | [`SqsMessage::message_key`](super::batch::SqsMessage::message_key) | every delivery of one message | a message that was sent twice, or redriven from a dead-letter queue |
 //! | Kinesis | [`KinesisRecord::sequence_key`](super::batch::KinesisRecord::sequence_key) | every delivery of one record | a record that its producer put twice |
 //! | DynamoDB Streams | [`DynamoDbRecord::event_key`](super::batch::DynamoDbRecord::event_key) | every delivery of one change | the next write of the item |
-//! | Kafka | [`kafka_record`] | every delivery of one record | a record that its producer sent twice |
+//! | Kafka | [`KafkaRecord::offset_key`](super::batch::KafkaRecord::offset_key) | every delivery of one record | a record that its producer sent twice |
 //! | Amazon MQ | [`mq_message`] | every delivery of one message from one queue | a message that was sent twice, or its copy in another queue |
 //!
 //! If a sender may send twice, use a field of its payload, such as the order's id.
@@ -57,9 +57,7 @@
 //! ```
 
 use crate::internal::KeyFieldsExt as _;
-use std::borrow::Cow;
 
-use super::source::Text;
 use crate::{key::joined, key_fields::KeyFields};
 
 /// An EventBridge event's id (`id`).
@@ -166,54 +164,6 @@ pub fn step_functions() -> KeyFields {
     KeyFields::known("step_functions", &["/execution", "/state", "/entered"], &["/item"])
 }
 
-/// A Kafka record's cluster, topic, partition and offset. Each record of a Kafka event is its own operation:
-/// [`run`](crate::Operation::run) the records one by one. Two clusters can use the same topic, partition and offset,
-/// so `cluster` is part of the key.
-///
-/// Take the cluster from the event with [`kafka_cluster`], or choose a name that never changes. If two clusters have
-/// the same name, two records at the same topic, partition and offset have one key, so a record's copy is a duplicate.
-///
-/// If you delete a topic and create it again, its offsets restart at 0. A new Kafka record then has the same key as the
-/// old Kafka record at that offset, so the handler doesn't run for the new one until the old operation's idempotency
-/// record expires. Give the new topic another name, or pass another `cluster`.
-///
-/// ```
-/// use lambda_idempotency::lambda::keys;
-///
-/// let event = br#"{"eventSource": "aws:kafka", "eventSourceArn": "arn:aws:kafka:eu-west-1:1:cluster/orders/b7", "records": {}}"#;
-/// let cluster = keys::kafka_cluster(event).ok_or("the event has no cluster")?;
-/// let record = br#"{"topic": "orders", "partition": 0, "offset": 15, "value": "MQ=="}"#;
-/// let key = keys::kafka_record(cluster).key_of(record)?;
-/// assert_ne!(key, keys::kafka_record("another").key_of(record)?);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub fn kafka_record(cluster: impl Into<String>) -> KeyFields {
-    KeyFields::known("kafka_record", &["/topic", "/partition", "/offset"], &[]).of_source(cluster.into())
-}
-
-/// The cluster of a Kafka event: its ARN (`eventSourceArn`), or the brokers of a self-managed cluster
-/// (`bootstrapServers`), sorted. `None` if the event has neither.
-pub fn kafka_cluster(event: &[u8]) -> Option<String> {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Event<'e> {
-        #[serde(default, borrow)]
-        event_source_arn: Text<'e>,
-        #[serde(default, borrow)]
-        bootstrap_servers: Text<'e>,
-    }
-    let Event { event_source_arn, bootstrap_servers } = serde_json::from_slice(event).ok()?;
-    let brokers = || {
-        let servers = bootstrap_servers.0?;
-        let mut brokers: Vec<_> =
-            servers.split(',').map(str::trim).filter(|broker| !broker.is_empty()).collect();
-        brokers.sort_unstable();
-        Some(brokers.join(","))
-    };
-    let arn = event_source_arn.0.map(Cow::into_owned);
-    arn.or_else(brokers).filter(|cluster| !cluster.is_empty())
-}
-
 /// An Amazon MQ message's broker, queue and id. The id is ActiveMQ's `messageID`, or the `basicProperties.messageId`
 /// that a RabbitMQ publisher set. Each message of an event is its own operation: [`run`](crate::Operation::run) the
 /// messages one by one.
@@ -253,16 +203,8 @@ mod tests {
 
     #[test]
     fn key_fields_of_all_sources_can_be_built() {
-        let all = [
-            event_bridge(),
-            scheduler(),
-            sns(),
-            s3(),
-            step_functions(),
-            kafka_record("c"),
-            mq_message("b", "q"),
-        ];
-        assert_eq!(all.iter().map(|fields| fields.iter().count()).collect::<Vec<_>>(), [1, 2, 1, 5, 4, 3, 2]);
+        let all = [event_bridge(), scheduler(), sns(), s3(), step_functions(), mq_message("b", "q")];
+        assert_eq!(all.iter().map(|fields| fields.iter().count()).collect::<Vec<_>>(), [1, 2, 1, 5, 4, 2]);
     }
 
     #[test]
@@ -372,7 +314,7 @@ mod tests {
             let found = named(fields.name().unwrap()).unwrap();
             assert_eq!(found.key_of(event.as_bytes()).unwrap(), fields.key_of(event.as_bytes()).unwrap());
         }
-        assert!(named("kafka_record").is_none());
+        assert!(named("mq_message").is_none());
     }
 
     #[test]
@@ -394,39 +336,8 @@ mod tests {
     }
 
     #[test]
-    fn kafka_clusters_share_no_keys() {
-        let record = |offset: u8| format!(r#"{{"topic": "orders", "partition": 0, "offset": {offset}}}"#);
-        let of = |cluster: &str| key(&kafka_record(cluster), &record(15)).unwrap();
-        assert_ne!(of("one"), of("two"));
-        assert_ne!(key(&kafka_record("one"), &record(16)).unwrap(), of("one"));
-        let cluster = |event: &str| kafka_cluster(event.as_bytes());
-        let arn = "arn:aws:kafka:eu-west-1:1:cluster/orders/b7";
-        let managed =
-            format!(r#"{{"eventSourceArn": "{arn}", "bootstrapServers": "b-1:9092", "records": {{}}}}"#);
-        assert_eq!(cluster(&managed).as_deref(), Some(arn));
-        let own =
-            [r#"{"bootstrapServers": "b-2:9092, b-1:9092"}"#, r#"{"bootstrapServers": "b-1:9092,b-2:9092"}"#];
-        assert_eq!(own.map(cluster), [(); 2].map(|()| Some("b-1:9092,b-2:9092".to_owned())));
-        assert_eq!(
-            cluster(r#"{"eventSourceArn": 5, "bootstrapServers": "b-1:9092"}"#).as_deref(),
-            Some("b-1:9092")
-        );
-        for none in ["{}", r#"{"eventSourceArn": ""}"#, r#"{"bootstrapServers": ","}"#, "no JSON"] {
-            assert_eq!(cluster(none), None, "{none}");
-        }
-    }
-
-    #[test]
     fn events_without_identifiers_have_no_key() {
-        for fields in [
-            event_bridge(),
-            scheduler(),
-            sns(),
-            s3(),
-            step_functions(),
-            kafka_record("c"),
-            mq_message("b", "q"),
-        ] {
+        for fields in [event_bridge(), scheduler(), sns(), s3(), step_functions(), mq_message("b", "q")] {
             assert_eq!(key(&fields, r#"{"Records": [], "detail": {"id": 1}}"#), None, "{fields:?}");
         }
     }

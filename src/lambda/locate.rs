@@ -22,7 +22,7 @@ use crate::{
     key::Key,
     key_fields::KeyFields,
     lambda::{
-        batch::{Batch, DynamoDbRecord, KinesisRecord, Record, SqsMessage},
+        batch::{Batch, DynamoDbRecord, KafkaRecord, KinesisRecord, SqsMessage},
         http::{self, HttpLayer},
         keys, tenant,
     },
@@ -62,6 +62,7 @@ fn contents(via: &str, raw: &RawValue) -> Result<Vec<Part>, Error> {
         "sqs" => Batch::<SqsMessage>::contents(raw),
         "kinesis" => Batch::<KinesisRecord>::contents(raw),
         "dynamodb" => Batch::<DynamoDbRecord>::contents(raw),
+        "kafka" => Batch::<KafkaRecord>::contents(raw),
         "http" | "http-body" => Ok(vec![(None, Ok(http::locate::body_of(raw)?))]),
         _ => Ok(vec![(None, Ok(raw.get().as_bytes().to_vec()))]),
     }
@@ -75,8 +76,8 @@ impl Description {
     /// Describes a function that's wrapped as the page of [`keys`] recommends. The source of `event` determines the
     /// wrapper and the key.
     ///
-    /// For SQS, Kinesis and DynamoDB Streams, also through a pipe, the wrapper is the source's worker. For Kafka and Amazon MQ, it's
-    /// [`run`](crate::Operation::run) for each record, and for HTTP requests the HTTP layer. For other sources, it's an
+    /// For SQS, Kinesis, DynamoDB Streams and Kafka, also through a pipe, the wrapper is the source's worker. For Amazon MQ,
+    /// it's [`run`](crate::Operation::run) for each message, and for HTTP requests the HTTP layer. For other sources, it's an
     /// event layer with the source's own key. If the source is unknown, the description has no key.
     pub fn detect(function: impl Into<String>, event: &[u8]) -> Self {
         let event: Value = serde_json::from_slice(event).unwrap_or_default();
@@ -87,8 +88,6 @@ impl Description {
             is_guessed: true,
             ..Self::new(function.clone(), "event").keyed_by(&fields)
         };
-        let each =
-            |from: &str| Self { key_from: Some(from.to_owned()), ..Self::new(function.clone(), "run") };
         // A pipe of EventBridge Pipes sends an array.
         let names = ["/Records/0/eventSource", "/Records/0/EventSource", "/0/eventSource", "/eventSource"];
         match names.into_iter().find_map(text) {
@@ -97,8 +96,12 @@ impl Description {
             Some("aws:dynamodb") => return Self::new(function, "dynamodb"),
             Some("aws:sns") => return by(keys::sns()),
             Some("aws:s3") => return by(keys::s3()),
-            Some("aws:kafka" | "SelfManagedKafka") => return each("kafka_record"),
-            Some("aws:mq" | "aws:rmq") => return each("mq_message"),
+            Some("aws:kafka" | "SelfManagedKafka" | "aws:SelfManagedKafka") => {
+                return Self::new(function, "kafka");
+            }
+            Some("aws:mq" | "aws:rmq") => {
+                return Self { key_from: Some("mq_message".to_owned()), ..Self::new(function, "run") };
+            }
             _ => {}
         }
         let is_request =
@@ -173,9 +176,13 @@ impl Description {
                 let worker = idempotency.dynamodb_stream(key, async |_| Ok(()));
                 self.batch(worker, raw, context)
             }
+            "kafka" => {
+                let key = self.key_of_record(KafkaRecord::offset_key)?;
+                self.batch(idempotency.kafka(key, async |_| Ok(())), raw, context)
+            }
             "run" => self.run(&idempotency, raw, context, caller),
             via => Err(invalid(format!(
-                "{via:?} isn't a wrapper; use http, event, sqs, kinesis, dynamodb or run"
+                "{via:?} isn't a wrapper; use http, event, sqs, kinesis, dynamodb, kafka or run"
             ))),
         }
     }
@@ -315,7 +322,7 @@ impl Description {
             let key = fields.key_of(json)?;
             Ok(key.map(|key| Located { key: step.stored_key(&key), fingerprint: None, part }))
         };
-        match (self.fields()?, self.known_fields(raw)?) {
+        match (self.fields()?, self.broker(raw)?) {
             (Some(fields), None) => {
                 let located = located_in_parts(&fields, raw, by)?;
                 if located.is_empty() {
@@ -327,14 +334,12 @@ impl Description {
                 }
                 Ok(located)
             }
-            (fields, Some(known)) => {
-                let records = records_of_brokers(raw);
-                let located = records.iter().enumerate().map(|(place, (queue, record))| {
+            (fields, Some(broker)) => {
+                let messages = messages_of_broker(raw);
+                let located = messages.iter().enumerate().map(|(place, (queue, message))| {
                     let part = Some(format!("record {place}"));
-                    match &fields {
-                        Some(fields) => by(fields, record.get().as_bytes(), part),
-                        None => by(&known(queue), record.get().as_bytes(), part),
-                    }
+                    let own = || keys::mq_message(&broker, queue);
+                    by(&fields.clone().unwrap_or_else(own), message.get().as_bytes(), part)
                 });
                 Ok(located.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
             }
@@ -344,20 +349,11 @@ impl Description {
         }
     }
 
-    /// Returns a closure for the key fields of a Kafka record or an Amazon MQ message. The closure takes the name of
-    /// the message's queue, and ignores it for Kafka. `None` if the key comes from elsewhere.
-    fn known_fields(&self, raw: &RawValue) -> Result<Option<impl Fn(&str) -> KeyFields>, Error> {
-        let source = match self.key_from.as_deref() {
-            Some("kafka_record") => keys::kafka_cluster(raw.get().as_bytes())
-                .ok_or_else(|| invalid("the event has no Kafka cluster"))?,
-            Some("mq_message") => broker(raw).ok_or_else(|| invalid("the event has no `eventSourceArn`"))?,
-            _ => return Ok(None),
-        };
-        let is_queue = self.key_from.as_deref() == Some("mq_message");
-        Ok(Some(move |queue: &str| match is_queue {
-            true => keys::mq_message(&source, queue),
-            false => keys::kafka_record(source.as_str()),
-        }))
+    /// Returns the broker whose messages the step takes its keys from. `None` if the key comes from elsewhere.
+    fn broker(&self, raw: &RawValue) -> Result<Option<String>, Error> {
+        let is_brokers = self.key_from.as_deref() == Some("mq_message");
+        let broker = || broker(raw).ok_or_else(|| invalid("the event has no `eventSourceArn`"));
+        is_brokers.then(broker).transpose()
     }
 
     fn methods(&self) -> Result<Option<Vec<Method>>, Error> {
@@ -449,21 +445,20 @@ pub(in crate::lambda) fn named(name: &str) -> Option<KeyFields> {
         .find(|key| key.name() == Some(name))
 }
 
-/// The records of all partitions of a Kafka event, or the messages of an Amazon MQ event, each with its partition or
-/// queue; empty for any other event.
-fn records_of_brokers(event: &RawValue) -> Vec<(String, &RawValue)> {
+/// The messages of an Amazon MQ event, each with its queue; empty for any other event.
+fn messages_of_broker(event: &RawValue) -> Vec<(String, &RawValue)> {
     #[derive(serde::Deserialize)]
     struct Event<'e> {
-        #[serde(alias = "messages", alias = "rmqMessagesByQueue", borrow)]
-        records: &'e RawValue,
+        #[serde(alias = "rmqMessagesByQueue", borrow)]
+        messages: &'e RawValue,
     }
-    let Ok(Event { records }) = serde_json::from_str(event.get()) else { return Vec::new() };
-    if let Ok(messages) = serde_json::from_str::<Vec<&RawValue>>(records.get()) {
+    let Ok(Event { messages }) = serde_json::from_str(event.get()) else { return Vec::new() };
+    if let Ok(messages) = serde_json::from_str::<Vec<&RawValue>>(messages.get()) {
         return messages.into_iter().map(|message| (destination(message), message)).collect();
     }
-    let lists: BTreeMap<String, Vec<&RawValue>> = serde_json::from_str(records.get()).unwrap_or_default();
-    let named = |(name, records): (String, Vec<_>)| {
-        records.into_iter().map(move |record| (name.clone(), record)).collect::<Vec<_>>()
+    let lists: BTreeMap<String, Vec<&RawValue>> = serde_json::from_str(messages.get()).unwrap_or_default();
+    let named = |(name, messages): (String, Vec<_>)| {
+        messages.into_iter().map(move |message| (name.clone(), message)).collect::<Vec<_>>()
     };
     lists.into_iter().flat_map(named).collect()
 }

@@ -1,6 +1,7 @@
 //! Batch workers: each record is claimed, handled and settled separately.
 
 mod all_failed;
+mod kafka;
 mod leases;
 mod property;
 mod records;

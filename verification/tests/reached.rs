@@ -22,6 +22,7 @@ use By::{Simulated, Test};
 const ENGINE: &str = "src/idempotency/tests.rs";
 const FENCING: &str = "src/idempotency/tests/fencing.rs";
 const BATCHES: &str = "tests/wrappers/batch.rs";
+const KAFKA: &str = "tests/wrappers/batch/kafka.rs";
 const STREAMS: &str = "tests/wrappers/batch/streams.rs";
 
 /// `Settings`, field by field.
@@ -66,6 +67,7 @@ const KINDS: &[(&str, By)] = &[
     ("Unrecorded", Test(FENCING, "fenced_and_unrecorded_are_distinct_errors")),
     ("Declined", Simulated(&[Item::Declined])),
     ("AllFailed", Test("tests/wrappers/batch/all_failed.rs", "failed_batches_are_counted")),
+    ("BatchFailed", Test(KAFKA, "one_failure_fails_the_invocation")),
     ("Corrupt", Test(ENGINE, "damaged_response_fails_without_a_rerun")),
     ("Invalid", Test(ENGINE, "rejected_request_reports_the_reason")),
 ];
@@ -95,6 +97,7 @@ const WAYS_IN: &[(&str, By)] = &[
     ("sqs", Test(BATCHES, "redelivered_messages_run_once")),
     ("kinesis", Test(STREAMS, "ordering_per_partition_key_is_optional")),
     ("dynamodb_stream", Test(STREAMS, "ordering_per_item_is_optional")),
+    ("kafka", Test(KAFKA, "partitions_keep_their_order")),
 ];
 
 /// Platforms, stores and batches, which aren't settings.

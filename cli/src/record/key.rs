@@ -114,6 +114,8 @@ pub(super) enum Via {
     /// A change of a table: `idempotency.dynamodb_stream(…)`.
     #[value(alias = "dynamodb-stream")]
     Dynamodb,
+    /// A record of Kafka: `idempotency.kafka(…)`.
+    Kafka,
 }
 
 impl Via {
@@ -127,11 +129,12 @@ impl Via {
             Self::Sqs => "sqs",
             Self::Kinesis => "kinesis",
             Self::Dynamodb => "dynamodb",
+            Self::Kafka => "kafka",
         }
     }
 
     const fn is_batch(self) -> bool {
-        matches!(self, Self::Sqs | Self::Kinesis | Self::Dynamodb)
+        matches!(self, Self::Sqs | Self::Kinesis | Self::Dynamodb | Self::Kafka)
     }
 }
 
@@ -196,20 +199,20 @@ impl ScopeArguments {
         let has_caller = caller.is_some();
         match via {
             _ if via.is_batch() != self.source.is_some() => Err(Problem::new(if via.is_batch() {
-                "a batch's key belongs to its source: add --source with the ARN of the queue, stream or table, or the \
-                 name that the code sets with `source_name`"
+                "a batch's key belongs to its source: add --source with the ARN of the queue, stream, table or cluster, or \
+                 the name that the code sets with `source_name`"
             } else {
-                "only a batch's key has a source: leave out --source, or use --via sqs, kinesis or dynamodb"
+                "only a batch's key has a source: leave out --source, or use --via sqs, kinesis, dynamodb or kafka"
             })),
             Via::Run if self.operation.is_none() => Err(Problem::new(
                 "a step needs its name: add --operation, as in `idempotency.operation(NAME)`",
             )),
-            Via::Http | Via::HttpBody | Via::Event | Via::Sqs | Via::Kinesis | Via::Dynamodb
+            Via::Http | Via::HttpBody | Via::Event | Via::Sqs | Via::Kinesis | Via::Dynamodb | Via::Kafka
                 if self.for_caller.is_some() =>
             {
                 Err(Problem::new("--for-caller is only for steps: leave it out, or use --via run"))
             }
-            Via::Event | Via::Run | Via::Sqs | Via::Kinesis | Via::Dynamodb if has_caller => {
+            Via::Event | Via::Run | Via::Sqs | Via::Kinesis | Via::Dynamodb | Via::Kafka if has_caller => {
                 Err(Problem::new(
                     "--jwt-subject, --iam, --principal and the other options for an HTTP caller are only for HTTP \
                  keys: leave them out, or use --via http",
@@ -279,7 +282,7 @@ impl ScopeArguments {
     fn caller(&self, via: Via) -> Option<String> {
         match via {
             Via::Http | Via::HttpBody => scope_caller(self.http_caller().as_ref(), self.tenant.as_deref()),
-            Via::Sqs | Via::Kinesis | Via::Dynamodb => {
+            Via::Sqs | Via::Kinesis | Via::Dynamodb | Via::Kafka => {
                 self.source.as_deref().map(|source| batch::scope_caller(source, self.tenant.as_deref()))
             }
             Via::Event | Via::Run => self.tenant.clone(),

@@ -200,23 +200,41 @@ fn step(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// The identifiers of a batch's records, as the library's worker has them in its response. Empty if the wrapper `via` takes
+/// no batches.
+fn identifiers(event: &Value, via: &str) -> Vec<String> {
+    let text = |record: &Value, pointer: &str| record.pointer(pointer)?.as_str().map(str::to_owned);
+    let records = event.get("Records").unwrap_or(event).as_array().into_iter().flatten();
+    // A pipe of EventBridge Pipes sends an array, and identifies a stream's records by their events' ids.
+    let pointer = match via {
+        "sqs" => "/messageId",
+        "kinesis" | "dynamodb" if event.is_array() => "/eventID",
+        "kinesis" => "/kinesis/sequenceNumber",
+        "dynamodb" => "/dynamodb/SequenceNumber",
+        "kafka" => {
+            let lists = event.get("records").and_then(Value::as_object).into_iter().flatten();
+            let listed = lists.filter_map(|(_, list)| list.as_array()).flatten();
+            let number = |value: &Value| {
+                value.as_u64().map_or_else(|| text(value, ""), |number| Some(number.to_string()))
+            };
+            let of = |record: &Value| {
+                let (topic, partition) = (text(record, "/topic")?, number(record.get("partition")?)?);
+                Some(format!("{topic}-{partition}@{}", number(record.get("offset")?)?))
+            };
+            return records.chain(listed).filter_map(of).collect();
+        }
+        _ => return Vec::new(),
+    };
+    records.filter_map(|record| text(record, pointer)).collect()
+}
+
 impl WithoutKey {
     /// Finds the parts of the event that have no operation in `located`.
     fn of(event: &Value, description: Option<&Description>, located: &[Located]) -> Self {
         let Some(description) = description else { return Self::default() };
-        // A pipe of EventBridge Pipes sends an array, and identifies a stream's records by their events' ids.
-        let identifier = match description.via.as_str() {
-            "sqs" => Some("/messageId"),
-            "kinesis" | "dynamodb" if event.is_array() => Some("/eventID"),
-            "kinesis" => Some("/kinesis/sequenceNumber"),
-            "dynamodb" => Some("/dynamodb/SequenceNumber"),
-            _ => None,
-        };
         let keyed: HashSet<&str> = located.iter().filter_map(|located| located.part.as_deref()).collect();
-        let records = event.get("Records").unwrap_or(event).as_array().into_iter().flatten();
-        let all = records.filter_map(|record| record.pointer(identifier?)?.as_str());
-        let all = all.filter(|&identifier| !keyed.contains(identifier)).map(str::to_owned);
-        let identifiers: Vec<_> = all.collect();
+        let all = identifiers(event, &description.via).into_iter();
+        let identifiers: Vec<_> = all.filter(|identifier| !keyed.contains(identifier.as_str())).collect();
         // A request may have its key in a header.
         let reasons = description.keyless(event.to_string().as_bytes()).into_iter();
         let reasons = reasons.filter(|(part, _)| match part {
@@ -231,7 +249,7 @@ impl WithoutKey {
     fn in_text(&self, mode: Mode) -> String {
         let then = match mode {
             Mode::Enforce => {
-                "no valid key, so the worker doesn't run it, and it's returned to its source: the queue or the stream.\n\
+                "no valid key, so the worker doesn't run it, and it's returned to its source.\n\
                  Only a worker with `required(false)` runs a message that has no key."
             }
             Mode::Shadow | Mode::Off => {

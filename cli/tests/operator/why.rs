@@ -10,7 +10,7 @@ use lambda_http::{
 use lambda_idempotency::{
     Failure, Idempotency, Key, KeyFields,
     lambda::{
-        batch::{DynamoDbRecord, KinesisRecord, SqsMessage},
+        batch::{DynamoDbRecord, KafkaRecord, KinesisRecord, SqsMessage},
         event::EventLayer,
         http::guarded,
         keys,
@@ -102,7 +102,11 @@ async fn deliver(idempotency: &Idempotency, sample: &str) -> &'static [&'static 
                         .dynamodb_stream(DynamoDbRecord::event_key, async |_| Ok::<_, Failure>(()));
                     let _ = worker.oneshot(delivery(sample)).await;
                 }
-                "kafka" | "activemq" | "rabbitmq" => {
+                "kafka" => {
+                    let worker = idempotency.kafka(KafkaRecord::offset_key, async |_| Ok::<_, Failure>(()));
+                    let _ = worker.oneshot(delivery(sample)).await;
+                }
+                "activemq" | "rabbitmq" => {
                     each(idempotency, sample).await;
                     return &["--operation", "ship"];
                 }
@@ -116,12 +120,8 @@ async fn deliver(idempotency: &Idempotency, sample: &str) -> &'static [&'static 
 /// Runs each record as its own operation, as a function does if the library has no worker for the event's source.
 async fn each(idempotency: &Idempotency, sample: &str) {
     let event: Value = serde_json::from_str(&fs::read_to_string(path(sample)).unwrap()).unwrap();
-    let fields = |queue: &str| match sample.contains("kafka") {
-        true => keys::kafka_record(keys::kafka_cluster(event.to_string().as_bytes()).unwrap()),
-        false => keys::mq_message(event["eventSourceArn"].as_str().unwrap(), queue),
-    };
-    let lists =
-        ["records", "messages", "rmqMessagesByQueue"].into_iter().find_map(|name| event.get(name)).unwrap();
+    let fields = |queue: &str| keys::mq_message(event["eventSourceArn"].as_str().unwrap(), queue);
+    let lists = ["messages", "rmqMessagesByQueue"].into_iter().find_map(|name| event.get(name)).unwrap();
     let records: Vec<(&str, &Value)> = match lists {
         Value::Object(lists) => {
             let of = lists.iter().flat_map(|(name, list)| {

@@ -40,6 +40,9 @@ pub enum ErrorKind {
     /// The handler failed for every record of a batch, and the worker is set to fail the invocation in that
     /// case.
     AllFailed,
+    /// A record of a batch must be redelivered, and the source doesn't read which one: so the invocation fails, and the
+    /// whole batch is redelivered. The records that are done don't run again.
+    BatchFailed,
     /// The stored record or its outcome can't be read, or a newer version of the library wrote it: look at the record.
     /// Nothing ran, with two exceptions. First, the handler may have run if another delivery or an operator recorded an
     /// unreadable outcome before this run recorded its own. Second, a handler whose writes are committed with its
@@ -64,6 +67,7 @@ impl ErrorKind {
             Self::Unrecorded => "Unrecorded",
             Self::Declined => "Declined",
             Self::AllFailed => "AllFailed",
+            Self::BatchFailed => "BatchFailed",
             Self::Corrupt => "Corrupt",
             Self::Invalid => "Invalid",
         }

@@ -1,5 +1,5 @@
 //! `orders`: an SQS worker that ships each order once, however often a producer sends the order or SQS delivers its
-//! message.
+//! message. With `ORDERS_FROM=kafka`, or `kafka-queue` for a share group, it's a worker for Kafka.
 //!
 //! Each message is its own operation, and several run at a time. The worker reports to SQS which messages to
 //! redeliver. It also reports a message whose order another delivery is shipping, since acknowledging the message
@@ -8,7 +8,7 @@
 use example_functions::{RETENTION, Telemetry};
 use lambda_idempotency::{
     Failure, Idempotency, Key, current,
-    lambda::batch::{Batch, SqsMessage},
+    lambda::batch::{Batch, KafkaRecord, SqsMessage},
 };
 use lambda_runtime::{Error, run_concurrent, tower::ServiceBuilder, tracing};
 use serde::{Deserialize, Serialize};
@@ -33,19 +33,32 @@ async fn main() -> Result<(), Error> {
     let idempotency = Idempotency::builder_from_env().await?; // reads IDEMPOTENCY_TABLE
     let idempotency = idempotency.retention(RETENTION).build()?;
 
-    run_concurrent(ServiceBuilder::new().map_result(telemetry.flush_before()).service(worker(&idempotency)?))
-        .await
+    let service = ServiceBuilder::new().map_result(telemetry.flush_before());
+    match std::env::var("ORDERS_FROM").unwrap_or_default().as_str() {
+        "kafka" => run_concurrent(service.service(of_kafka(&idempotency)?)).await,
+        // The mapping is in provisioned mode, with `ReportBatchItemFailures`, so Lambda reads the answer.
+        "kafka-queue" => {
+            run_concurrent(service.service(of_kafka(&idempotency)?.unordered().partial_answers())).await
+        }
+        _ => run_concurrent(service.service(worker(&idempotency)?)).await,
+    }
 }
 
 /// Ships each order once.
 fn worker(idempotency: &Idempotency) -> Result<Batch<SqsMessage>, lambda_idempotency::Error> {
-    idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship).operation("ship")
+    let handler = async |message: SqsMessage| ship(message.json()?);
+    idempotency.sqs(|message| Key::from_json(message, "/order_id"), handler).operation("ship")
+}
+
+/// Ships each order once, from a topic of Kafka.
+fn of_kafka(idempotency: &Idempotency) -> Result<Batch<KafkaRecord>, lambda_idempotency::Error> {
+    let handler = async |record: KafkaRecord| ship(record.json()?);
+    idempotency.kafka(|record| Key::from_json(record, "/order_id"), handler).operation("ship")
 }
 
 /// Hands the order to the carrier. The parcel's id comes from the claim, so a run that takes over from a dead process
 /// asks the carrier for the same parcel, not for a second one.
-async fn ship(message: SqsMessage) -> Result<Parcel, Failure> {
-    let order: Order = message.json()?;
+fn ship(order: Order) -> Result<Parcel, Failure> {
     if order.quantity == 0 {
         // A retry can't fix the order. After a permanent failure, redeliveries don't run the handler again, and SQS
         // finally moves the message to the dead-letter queue.

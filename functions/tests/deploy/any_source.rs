@@ -11,7 +11,7 @@ use example_functions::Telemetry;
 use lambda_idempotency::{
     Failure, Idempotency, KeyFields, RunError,
     lambda::{
-        batch::{DynamoDbRecord, KinesisRecord},
+        batch::{DynamoDbRecord, KafkaRecord, KinesisRecord},
         event::EventLayer,
         keys,
     },
@@ -63,8 +63,8 @@ async fn serve(source: &str) -> Result<(), Error> {
         "dynamodb" => {
             run(worker.service(idempotency.dynamodb_stream(DynamoDbRecord::event_key, ship_change))).await
         }
-        "kafka" => each(&idempotency, telemetry, of_cluster).await,
-        "activemq" | "rabbitmq" => each(&idempotency, telemetry, of_queue).await,
+        "kafka" => run(worker.service(idempotency.kafka(KafkaRecord::offset_key, ship_kafka))).await,
+        "activemq" | "rabbitmq" => each(&idempotency, telemetry).await,
         other => Err(format!("there's no worker for {other}").into()),
     }
 }
@@ -84,29 +84,21 @@ where
 /// Runs a function for a source that has no worker in the library. Each record of an event is its own operation, and
 /// the operations run one after the other. The first failure fails the event, and the source redelivers the whole
 /// event.
-async fn each(
-    idempotency: &Idempotency,
-    telemetry: Telemetry,
-    fields: fn(&Value, &str) -> Option<KeyFields>,
-) -> Result<(), Error> {
+async fn each(idempotency: &Idempotency, telemetry: Telemetry) -> Result<(), Error> {
     let handle = async |event: LambdaEvent<Value>| {
         let ship_parcel = idempotency.for_context(&event.context).operation("ship")?;
         let mut parcels = Vec::new();
         for (queue, record) in records(&event.payload) {
-            let fields = fields(&event.payload, queue).ok_or_else(|| lacks("source"))?;
+            let fields = of_queue(&event.payload, queue).ok_or_else(|| lacks("source"))?;
             let key = fields.key_of(record.to_string().as_bytes())?.ok_or_else(|| lacks("key fields"))?;
             // The payload is only this field, since other fields of the record contain details of the delivery.
-            let payload = record.get("value").or(record.get("data")).ok_or_else(|| lacks("payload"))?;
+            let payload = record.get("data").ok_or_else(|| lacks("payload"))?;
             let parcel: String = ship_parcel.run(key, payload, async || ship(&decoded(payload)?)).await?;
             parcels.push(parcel);
         }
         Ok::<_, RunError<Error>>(parcels)
     };
     run(ServiceBuilder::new().map_result(telemetry.flush_before()).service(service_fn(handle))).await
-}
-
-fn of_cluster(event: &Value, _: &str) -> Option<KeyFields> {
-    keys::kafka_cluster(event.to_string().as_bytes()).map(keys::kafka_record)
 }
 
 fn of_queue(event: &Value, queue: &str) -> Option<KeyFields> {
@@ -142,6 +134,10 @@ fn decoded(payload: &Value) -> Result<Value, serde_json::Error> {
 }
 
 async fn ship_record(record: KinesisRecord) -> Result<String, Failure> {
+    Ok(ship(&record.json()?)?)
+}
+
+async fn ship_kafka(record: KafkaRecord) -> Result<String, Failure> {
     Ok(ship(&record.json()?)?)
 }
 

@@ -68,12 +68,13 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
     (
         "kafka",
         &[
-            ("kafka", Ran(3)),
-            ("kafka-again", Ran(0)),
-            // The second of three records fails. On redelivery, only the second and the third run, the third for the
-            // first time.
-            ("kafka-failing", Failed(2)),
-            ("kafka-failing-again", Ran(2)),
+            ("kafka", Batch(3, None)),
+            ("kafka-again", Batch(0, None)),
+            // The second record of a partition fails, and the other partition's record runs. On redelivery, only the
+            // failed record runs.
+            ("kafka-failing", Failed(3)),
+            ("kafka-failing-again", Batch(1, None)),
+            ("kafka-self-managed", Batch(1, None)),
         ],
     ),
     ("activemq", &[("activemq", Ran(2)), ("activemq-again", Ran(0))]),

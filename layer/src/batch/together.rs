@@ -1,7 +1,7 @@
 //! Hands records to the function: several in one event, or one at a time.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -21,7 +21,7 @@ use tokio::{
 };
 use tracing::Instrument as _;
 
-use super::{Handed, identifier, mode, records};
+use super::{Handed, identifier, listed, mode, partitions, records};
 use crate::{
     answer::accept,
     config::BatchMode,
@@ -254,11 +254,32 @@ impl Together {
         if is_original && handed.len() == records(&self.event).len() {
             return self.event.body.clone();
         }
+        if let Some(body) = self.body_of_kafka(handed) {
+            return body.into();
+        }
         let records: Vec<&str> = handed.iter().map(|record| record.json.as_str()).collect();
         match self.is_piped() {
             true => format!("[{}]", records.join(",")).into(),
             false => format!("{{\"Records\":[{}]}}", records.join(",")).into(),
         }
+    }
+
+    /// The event of Kafka with these records, and with all its other fields. `None` if the event is another one.
+    fn body_of_kafka(&self, handed: &[Handed]) -> Option<String> {
+        let mut fields: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&self.event.body).ok()?;
+        let handed: HashMap<&str, &str> =
+            handed.iter().map(|record| (record.identifier.as_str(), record.json.as_str())).collect();
+        let mut lists = BTreeMap::new();
+        for (partition, records) in partitions(&self.event.body)? {
+            let kept =
+                records.iter().filter_map(|record| handed.get(identifier(record, false).as_str()).copied());
+            let list = kept.collect::<Vec<_>>().join(",");
+            if !list.is_empty() {
+                lists.insert(partition, RawValue::from_string(format!("[{list}]")).ok()?);
+            }
+        }
+        fields.insert("records".to_owned(), serde_json::value::to_raw_value(&lists).ok()?);
+        serde_json::to_string(&fields).ok()
     }
 
     fn fates(&self, identifiers: &[String], posted: &Posted) -> Vec<Fate> {
@@ -281,18 +302,23 @@ impl Together {
             );
             return all(Fate::Failed);
         };
-        let (is_stream, mut is_behind) = (self.is_stream(), false);
+        let (is_stream, mut behind) = (self.is_stream(), HashSet::new());
+        // A stream's batch is of one shard, but Kafka's has several partitions.
+        let shard = |id: &String| id.rsplit_once('@').map(|(partition, _)| partition.to_owned());
         let fate = |id: &String| {
             let is_failed = failed.contains(id);
-            is_behind |= is_failed && is_stream;
-            if is_failed || is_behind { Fate::Failed } else { Fate::Done }
+            if is_failed && is_stream {
+                behind.insert(shard(id));
+            }
+            if is_failed || behind.contains(&shard(id)) { Fate::Failed } else { Fate::Done }
         };
         identifiers.iter().map(fate).collect()
     }
 
     /// Whether Lambda reads the batch from a stream. If so, it redelivers the first failed record and all later ones.
     fn is_stream(&self) -> bool {
-        !self.is_piped() && self.event.kind_or(self.protection.rules.kind) != Kind::Sqs
+        let rules = &self.protection.rules;
+        !self.is_piped() && !rules.is_kafka_queue && self.event.kind_or(rules.kind) != Kind::Sqs
     }
 }
 
@@ -325,8 +351,8 @@ fn failed(response: &[u8], identifiers: &[String], mode: BatchMode) -> Option<Ha
     let known: HashSet<&str> = identifiers.iter().map(String::as_str).collect();
     let named = |items: Vec<Value>| -> Option<HashSet<String>> {
         let name = |item: &Value| {
-            let identifier = item.get("itemIdentifier")?.as_str()?;
-            known.contains(identifier).then(|| identifier.to_owned())
+            let identifier = listed(item.get("itemIdentifier")?)?;
+            known.contains(identifier.as_str()).then_some(identifier)
         };
         match mode {
             BatchMode::Whole => items.iter().map(name).collect(),

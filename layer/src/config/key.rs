@@ -30,7 +30,7 @@ pub(crate) enum KeyOf {
 
 /// The valid values of the setting.
 pub(super) const ALLOWED: &str = "a JSON Pointer such as /orderId, several with commas between them, jmespath:EXPRESSION, header, \
-                       request-id, eventbridge, scheduler, sns, s3, step-functions, sqs, kinesis or dynamodb";
+                       request-id, eventbridge, scheduler, sns, s3, step-functions, sqs, kinesis, dynamodb or kafka";
 
 impl KeyOf {
     /// Reads the setting.
@@ -57,6 +57,7 @@ impl KeyOf {
             "sqs" | "fifo" => Self::Record(Kind::Sqs),
             "kinesis" => Self::Record(Kind::Kinesis),
             "dynamodb" => Self::Record(Kind::DynamoDb),
+            "kafka" => Self::Record(Kind::Kafka),
             _ => return Err(Wrong::Value(text.into())),
         })
     }
@@ -72,7 +73,6 @@ impl KeyOf {
 
     /// Says why this source can't give a key to events of this kind. `None` if it can.
     pub(super) fn misfit(&self, kind: Kind) -> Option<String> {
-        let is_batch = matches!(kind, Kind::Sqs | Kind::Kinesis | Kind::DynamoDb);
         let fits = match self {
             Self::Fields(_) => true,
             Self::Source(_) => kind != Kind::Http,
@@ -80,7 +80,7 @@ impl KeyOf {
             Self::Header => kind == Kind::Http,
             Self::Record(source) => *source == kind,
         };
-        let other = if is_batch {
+        let other = if kind.is_batch() {
             "the records' own ids (leave this setting out)"
         } else {
             "a JSON Pointer such as /orderId"

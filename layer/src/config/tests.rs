@@ -68,7 +68,7 @@ fn every_setting_is_read() {
     assert_eq!(rules.passes_unkeyed, Some(true));
     assert_eq!(
         (rules.kind, rules.batch, rules.batch_answer),
-        (Some(Kind::Http), BatchMode::Each, BatchAnswer::Fail)
+        (Some(Kind::Http), BatchMode::Each, Some(BatchAnswer::Fail))
     );
     assert_eq!(rules.function.as_deref(), Some("shop"));
     let [bad, reused, other] = [400, 422, 500].map(|status| StatusCode::from_u16(status).unwrap());
@@ -124,7 +124,7 @@ fn errors_name_the_invalid_setting() {
         ("IDEMPOTENCY_EXECUTION", "exactly-once", "at-most-once"),
         ("IDEMPOTENCY_MODE", "on", "enforce, shadow, off or off!"),
         ("IDEMPOTENCY_MODE", "shadow!", "enforce, shadow, off or off!"),
-        ("IDEMPOTENCY_EVENT", "sns", "kinesis or dynamodb"),
+        ("IDEMPOTENCY_EVENT", "sns", "dynamodb, kafka or kafka-queue"),
         ("IDEMPOTENCY_BATCH", "all", "whole or each"),
         ("IDEMPOTENCY_BATCH_ANSWER", "error", "report or fail"),
         ("IDEMPOTENCY_METHODS", "GET", "GET is never protected"),
@@ -227,7 +227,8 @@ fn errors_name_the_contradictory_setting() {
 
 #[test]
 fn batches_and_requests_have_default_keys() {
-    for (event, has_one) in [("http", true), ("sqs", true), ("kinesis", true), ("event", false)] {
+    let events = [("http", true), ("sqs", true), ("kinesis", true), ("kafka", true), ("event", false)];
+    for (event, has_one) in events {
         let read = read_with(&[("IDEMPOTENCY_STORE", "memory:"), ("IDEMPOTENCY_EVENT", event)], None);
         assert_eq!(read.is_ok(), has_one, "{event}");
     }

@@ -1,9 +1,11 @@
-//! Steps 9 to 11: batches of 100 messages, in which ten orders appear twice.
+//! Steps 9 to 11: batches of 100 messages, in which ten orders appear twice. Steps 18 and 19: batches of Kafka.
 
+mod kafka;
 mod killed;
 
 use std::{collections::BTreeSet, ops::RangeInclusive};
 
+pub(super) use kafka::both as of_kafka;
 pub(super) use killed::kill;
 
 use crate::{

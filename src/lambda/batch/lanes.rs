@@ -7,11 +7,10 @@ use std::{
 };
 
 use lambda_runtime::Context;
-use serde_json::value::RawValue;
 
 use super::{
     Batch,
-    record::{Reading, Record, Way},
+    record::{Reading, Record, Split, Way},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -67,11 +66,11 @@ impl<R: Record> Batch<R> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if a record is from another source, or has no identifier, since the response couldn't
-    /// list that record for redelivery.
+    /// [`ErrorKind::Invalid`] if a record is from another source, if it has no identifier, since the response couldn't
+    /// list that record for redelivery, or if Kafka's cluster has no name.
     pub(super) fn plan(
         &self,
-        records: &[&RawValue],
+        Split { records, source, .. }: &Split<'_>,
         context: &Context,
         way: Way,
         keeps: bool,
@@ -87,7 +86,11 @@ impl<R: Record> Batch<R> {
             reading.is_of_source()?;
             let Reading { identifier, arn, group, record, .. } = reading;
             let identifier = identifier.ok_or_else(|| unidentified::<R>(place))?.into_owned();
-            let work = self.work(&record, scopes.of(&arn)?);
+            let source = source.as_deref().unwrap_or(&arn);
+            if R::IS_PARTITIONED && source.is_empty() && self.source_name.is_none() {
+                return Err(nameless::<R>());
+            }
+            let work = self.work(&record, scopes.of(source)?);
             let shared = match (group, &work) {
                 (Some(group), _) => Some(Shared::Group(group)),
                 (None, Work::Protected(key, _)) => Some(Shared::Key(key.clone())),
@@ -200,6 +203,17 @@ impl<'a> Scopes<'a> {
         };
         Ok(&self.last.insert((source, scope)).1)
     }
+}
+
+fn nameless<R: Record>() -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "the `{}` event names no cluster, so two clusters could share keys. Name the cluster with `source_name`; \
+             nothing ran",
+            R::SOURCE
+        ),
+    )
 }
 
 fn unidentified<R: Record>(place: usize) -> Error {

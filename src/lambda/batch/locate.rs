@@ -3,11 +3,7 @@
 use lambda_runtime::Context;
 use serde_json::value::RawValue;
 
-use super::{
-    Batch, Record,
-    lanes::Work,
-    record::{self, Way},
-};
+use super::{Batch, Record, lanes::Work, record::Way};
 use crate::{
     error::Error,
     lambda::{
@@ -39,25 +35,24 @@ impl<R: Record> Batch<R> {
         event: &RawValue,
         context: &Context,
     ) -> Result<Vec<Located>, Error> {
-        let (records, by_pipe) = record::records(event, R::SOURCE)?;
-        let way = Way { in_order: self.choices.in_order, by_pipe };
-        let located =
-            self.plan(&records, context, way, false)?.planned.into_iter().filter_map(|planned| match planned
-                .work
-            {
+        let split = R::split(event)?;
+        let way = Way { in_order: self.choices.in_order, by_pipe: split.by_pipe };
+        let located = self.plan(&split, context, way, false)?.planned.into_iter().filter_map(|planned| {
+            match planned.work {
                 Work::Protected(key, fingerprint) => {
                     Some(Located::new(key, Some(fingerprint)).of_part(planned.identifier))
                 }
                 Work::Unprotected | Work::Refused(..) => None,
-            });
+            }
+        });
         Ok(located.collect())
     }
 
     /// Returns each record's identifier, with its content, or why the content can't be read.
     pub(in crate::lambda) fn contents(event: &RawValue) -> Result<Vec<Part>, Error> {
-        let (records, by_pipe) = record::records(event, R::SOURCE)?;
+        let split = R::split(event)?;
         let part = |raw| {
-            let reading = R::read(raw, Way { in_order: false, by_pipe });
+            let reading = R::read(raw, Way { in_order: false, by_pipe: split.by_pipe });
             let content = reading.record.map_err(|error| error.to_string());
             let content = content.and_then(|record| match record.unreadable() {
                 Some(why) => Err(why.to_owned()),
@@ -65,6 +60,6 @@ impl<R: Record> Batch<R> {
             });
             (reading.identifier.map(|identifier| identifier.into_owned()), content)
         };
-        Ok(records.into_iter().map(part).collect())
+        Ok(split.records.iter().copied().map(part).collect())
     }
 }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
+use super::answer::Identifier;
 use crate::{
     error::{Error, ErrorKind, place},
     fingerprint::Fingerprint,
@@ -20,6 +21,18 @@ pub trait Record: AsRef<[u8]> + Sized + Send + 'static {
     const VIA: &'static str;
     /// Whether Lambda reads the response as a checkpoint, and redelivers all records from the first failure on.
     const IS_STREAM: bool;
+    /// Whether the event names its source for all its records, and Lambda reads each of the source's partitions in
+    /// order.
+    const IS_PARTITIONED: bool = false;
+
+    /// Splits an event into its records.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if the event isn't a batch of this source.
+    fn split(event: &RawValue) -> Result<Split<'_>, Error> {
+        records(event, Self::SOURCE)
+    }
 
     /// Reads the record in one pass.
     fn read(raw: &RawValue, way: Way) -> Reading<'_, Self>;
@@ -35,14 +48,29 @@ pub trait Record: AsRef<[u8]> + Sized + Send + 'static {
         None
     }
 
+    /// The form in which the response lists a record's identifier.
+    fn listed(identifier: &str) -> Identifier<'_> {
+        Identifier::Text(identifier)
+    }
+
     /// Identifies the content that must be the same when the key is used again.
     fn fingerprint(&self) -> Fingerprint;
+}
+
+/// An event, split into its records.
+#[derive(Debug)]
+pub struct Split<'e> {
+    pub records: Vec<&'e RawValue>,
+    /// Whether a pipe delivered the records.
+    pub by_pipe: bool,
+    /// The name of the records' source, if the event has it in place of the records.
+    pub source: Option<String>,
 }
 
 /// How the records of one delivery arrived, and whether they run in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// Whether the worker runs the records of one partition key or item in order.
+    /// Whether the worker runs the records of one partition key, item or partition in order.
     pub in_order: bool,
     /// Whether a pipe of EventBridge Pipes delivered the records. It sends a JSON array, and identifies a stream's
     /// records by `eventID`.
@@ -65,14 +93,20 @@ pub struct Reading<'r, R> {
     pub record: Result<R, Error>,
 }
 
-/// The records of an event from the source `source`, and whether a pipe delivered them.
+/// The elements of an event that is an array, as a pipe of EventBridge Pipes delivers a batch.
+pub(super) fn piped(event: &RawValue) -> Option<Split<'_>> {
+    let records = serde_json::from_str(event.get()).ok().filter(|all: &Vec<_>| !all.is_empty());
+    records.map(|records| Split { records, by_pipe: true, source: None })
+}
+
+/// The records of an event from the source `source`.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Invalid`] if the event isn't a batch, or belongs to a tumbling window.
-pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<(Vec<&'e RawValue>, bool), Error> {
-    if let Some(records) = serde_json::from_str(event.get()).ok().filter(|all: &Vec<_>| !all.is_empty()) {
-        return Ok((records, true));
+fn records<'e>(event: &'e RawValue, source: &str) -> Result<Split<'e>, Error> {
+    if let Some(split) = piped(event) {
+        return Ok(split);
     }
     let batch: Event<'e> =
         serde_json::from_str(event.get()).map_err(|_| not_a_batch(source, "an event without a source"))?;
@@ -97,7 +131,7 @@ pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<(Vec<&'e 
             ),
         ));
     }
-    Ok((records, false))
+    Ok(Split { records, by_pipe: false, source: None })
 }
 
 #[derive(Deserialize)]
@@ -133,7 +167,7 @@ impl<R: Record> Reading<'_, R> {
 
 /// Returns how an error message shows `source`: in backquotes if it looks like a source's name. The message doesn't
 /// show any other text, which may be private.
-fn shown(source: Option<&str>) -> String {
+pub(super) fn shown(source: Option<&str>) -> String {
     let is_name = |name: &&str| {
         name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":.-_".contains(&byte))
     };
@@ -149,7 +183,7 @@ fn shown(source: Option<&str>) -> String {
     }
 }
 
-fn not_a_batch(wanted: &str, got: &str) -> Error {
+pub(super) fn not_a_batch(wanted: &str, got: &str) -> Error {
     Error::new(
         ErrorKind::Invalid,
         format!("this worker handles batches of `{wanted}`, but got {got}; nothing ran"),
@@ -193,7 +227,7 @@ mod tests {
 
     fn of(event: &str) -> Result<usize, String> {
         let event: &RawValue = serde_json::from_str(event).unwrap();
-        let (records, _) = records(event, "aws:sqs").map_err(|error| error.to_string())?;
+        let Split { records, .. } = SqsMessage::split(event).map_err(|error| error.to_string())?;
         for record in &records {
             SqsMessage::read(record, WAY).is_of_source().map_err(|error| error.to_string())?;
         }

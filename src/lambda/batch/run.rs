@@ -20,7 +20,7 @@ use super::{
     Batch, answer,
     handlers::Handlers,
     lanes::{Lane, Plan, Planned, Work},
-    record::{self, Record, Way},
+    record::{Record, Split, Way},
     visibility::{self, Shown},
 };
 use crate::{
@@ -100,11 +100,11 @@ impl<R: Record> Batch<R> {
     pub(super) async fn handle(&self, event: LambdaEvent<Box<RawValue>>) -> Result<Box<RawValue>, Error> {
         let LambdaEvent { payload, context } = event;
         let invocation = self.idempotency.entered(&context);
-        let read = record::records(&payload, R::SOURCE).inspect_err(observe::refused_unasked);
-        let (records, by_pipe) = read?;
-        let way = Way { in_order: self.choices.in_order, by_pipe };
+        let split = R::split(&payload).inspect_err(observe::refused_unasked)?;
+        let way = Way { in_order: self.choices.in_order, by_pipe: split.by_pipe };
         let keeps = payload.get().len() <= KEPT;
-        let plan = self.plan(&records, &context, way, keeps).inspect_err(observe::refused_unasked)?;
+        let plan = self.plan(&split, &context, way, keeps).inspect_err(observe::refused_unasked)?;
+        let Split { records, by_pipe, .. } = split;
         let Plan { planned, lanes, records: kept } = plan;
         let driver = self.idempotency.driver().begun(&invocation);
         let left = invocation.deadline().map_or(Duration::ZERO, |deadline| driver.now().until(deadline));
@@ -127,7 +127,8 @@ impl<R: Record> Batch<R> {
     /// nothing.
     fn short_lease(&self) -> Option<Duration> {
         let settings = self.idempotency.settings();
-        let is_short = R::IS_STREAM && settings.execution == Execution::AtLeastOnce;
+        let is_stream = R::IS_STREAM || R::IS_PARTITIONED && self.choices.in_order;
+        let is_short = is_stream && settings.execution == Execution::AtLeastOnce;
         is_short.then(|| STREAM_LEASE.max(settings.lease_grace.saturating_mul(3)))
     }
 }
@@ -330,6 +331,7 @@ impl<R: Record> Delivery<'_, R> {
     /// # Errors
     ///
     /// [`ErrorKind::AllFailed`] if every record's handler failed, and `fail_if_all_fail` is set.
+    /// [`ErrorKind::BatchFailed`] if a record must be redelivered, and Lambda doesn't read the response.
     fn answer(self) -> Result<Box<RawValue>, Error> {
         let mut fates = std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner));
         for (place, fate) in fates.iter_mut().enumerate() {
@@ -342,10 +344,31 @@ impl<R: Record> Delivery<'_, R> {
         }
         self.refuse_if_all_failed(&fates)?;
         let returned = fates.iter().zip(&self.planned).filter(|(fate, _)| **fate != Some(Fate::Done));
+        // A pipe isn't documented to read a response for Kafka's records.
+        if self.batch.choices.fails_whole || R::IS_PARTITIONED && self.way.by_pipe {
+            self.refuse_if_any_failed(returned.clone().count())?;
+        }
         // Lambda redelivers a stream's records from the first listed record on, so listing more of them changes
         // nothing. A pipe isn't documented to do the same, so its response lists all of them.
         let named = returned.take(if R::IS_STREAM && !self.way.by_pipe { 1 } else { usize::MAX });
-        answer::naming(named.map(|(_, planned)| planned.identifier.as_str()))
+        answer::naming(named.map(|(_, planned)| R::listed(&planned.identifier)))
+    }
+
+    /// Fails the invocation if a record must be redelivered.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BatchFailed`] if `returned` isn't 0.
+    fn refuse_if_any_failed(&self, returned: usize) -> Result<(), Error> {
+        if returned == 0 {
+            return Ok(());
+        }
+        let (all, source) = (self.planned.len(), R::SOURCE);
+        let message = format!(
+            "{returned} of {all} records of the `{source}` batch aren't done, so the source redelivers the whole batch. \
+             The records that are done don't run again"
+        );
+        Err(Error::new(ErrorKind::BatchFailed, message))
     }
 
     /// Reports a batch of which no record is acknowledged, unless all its records [wait](Reason::is_waiting).

@@ -4,7 +4,7 @@
 use lambda_idempotency::{
     Failure, Idempotency, Key, KeyFields, current,
     lambda::{
-        batch::{DynamoDbRecord, KinesisRecord, SqsMessage},
+        batch::{DynamoDbRecord, KafkaRecord, KinesisRecord, SqsMessage},
         keys,
     },
 };
@@ -97,24 +97,26 @@ fn table_stream(bench: &Bench) -> Function {
     )
 }
 
-/// Runs each record of a broker's event as its own operation.
-async fn each(event: Value, idempotency: Idempotency, ledger: Ledger) -> Result<usize, Error> {
-    let text = event.to_string();
-    let (lists, is_kafka) = match event.get("records") {
-        Some(records) => (records, true),
-        None => (&event["rmqMessagesByQueue"], false),
+fn partitions(bench: &Bench) -> Function {
+    let ledger = bench.ledger();
+    let handle = move |record: KafkaRecord| {
+        let ledger = ledger.clone();
+        async move {
+            let value = String::from_utf8_lossy(record.value().unwrap_or_default()).into_owned();
+            effect(&ledger, value).await.map_err(Failure::transient)
+        }
     };
+    Function::lambda::<_, Box<RawValue>>(bench.idempotency().kafka(|record| record.offset_key(), handle))
+}
+
+/// Runs each message of a broker's event as its own operation.
+async fn each(event: Value, idempotency: Idempotency, ledger: Ledger) -> Result<usize, Error> {
     let mut count = 0;
-    for (queue, records) in lists.as_object().into_iter().flatten() {
-        for record in records.as_array().into_iter().flatten() {
-            let (json, data) = (record.to_string(), record[if is_kafka { "value" } else { "data" }].clone());
-            let key = if is_kafka {
-                keys::kafka_record(keys::kafka_cluster(text.as_bytes()).ok_or("no cluster")?)
-                    .key_of(json.as_bytes())?
-            } else {
-                let broker = event["eventSourceArn"].as_str().unwrap_or_default();
-                keys::mq_message(broker, queue).key_of(json.as_bytes())?
-            };
+    for (queue, messages) in event["rmqMessagesByQueue"].as_object().into_iter().flatten() {
+        for message in messages.as_array().into_iter().flatten() {
+            let data = message["data"].clone();
+            let broker = event["eventSourceArn"].as_str().unwrap_or_default();
+            let key = keys::mq_message(broker, queue).key_of(message.to_string().as_bytes())?;
             let handle = || effect(&ledger, data.to_string());
             let _: String = idempotency.operation("record")?.run(key.ok_or("no key")?, &data, handle).await?;
             count += 1;
@@ -260,7 +262,7 @@ pub(crate) fn all() -> Vec<Handler> {
                 &Event::dynamodb_stream("orders", &["id"], item("order-18")),
             ),
         ),
-        handler("r21_kafka", broker, pair(&kafka(15, "MQ=="), &kafka(16, "Mg=="))),
+        handler("r21_kafka", partitions, pair(&kafka(15, "MQ=="), &kafka(16, "Mg=="))),
         handler("r22_mq", broker, pair(&mq("3a7d0f59", "MQ=="), &mq("3a7d0f60", "Mg=="))),
         handler(
             "r23_request_id",

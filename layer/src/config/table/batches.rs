@@ -1,4 +1,4 @@
-//! The settings for batches of SQS, Kinesis and DynamoDB Streams.
+//! The settings for batches of SQS, Kinesis, DynamoDB Streams and Kafka.
 
 use super::Setting;
 use crate::config::{
@@ -20,11 +20,11 @@ pub(super) const SETTINGS: &[Setting] = &[
         "`report`, `fail` ([batches](#batches))",
         "report or fail",
         |draft, answer| {
-            draft.rules.batch_answer = match answer {
+            draft.rules.batch_answer = Some(match answer {
                 "report" => BatchAnswer::Report,
                 "fail" => BatchAnswer::Fail,
                 _ => return Err(Wrong::Value(answer.into())),
-            };
+            });
             Ok(())
         },
     ),
@@ -54,7 +54,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     Setting::new(
         "SOURCE_NAME",
-        "the ARN of the queue, stream or table; or a name. A record then finds its outcome even if it comes from \
+        "the ARN of the queue, stream, table or cluster, or the brokers of your own cluster; or a name. A record then finds its outcome even if it comes from \
          another ARN later, such as a dead-letter queue's. All sources with this name share their keys",
         "a name",
         |draft, name| {

@@ -71,15 +71,17 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     Setting::new(
         "EVENT",
-        "recognised from the event; or `event`, `http`, `sqs`, `fifo`, `kinesis`, `dynamodb`",
-        "event, http, sqs, fifo, kinesis or dynamodb",
+        "recognised from the event; or `event`, `http`, `sqs`, `fifo`, `kinesis`, `dynamodb`, `kafka`, `kafka-queue`",
+        "event, http, sqs, fifo, kinesis, dynamodb, kafka or kafka-queue",
         |draft, kind| {
+            draft.rules.is_kafka_queue = kind == "kafka-queue";
             draft.rules.kind = Some(match kind {
                 "event" => Kind::Event,
                 "http" => Kind::Http,
                 "sqs" | "fifo" => Kind::Sqs,
                 "kinesis" => Kind::Kinesis,
                 "dynamodb" => Kind::DynamoDb,
+                "kafka" | "kafka-queue" => Kind::Kafka,
                 _ => return Err(Wrong::Value(kind.into())),
             });
             Ok(())
