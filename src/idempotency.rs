@@ -63,9 +63,9 @@ impl Idempotency {
     /// | `IDEMPOTENCY_STORE` | store | feature |
     /// |---|---|---|
     /// | `dynamodb://TABLE` | that table; also `?endpoint=URL`, `&region=NAME`, `&sort_key=ATTRIBUTE`, `&partition=VALUE`, `&attributes=id:pk,expires_at:ttl` for attribute names other than the default ones | `dynamodb` |
-    /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` for TLS | that server of Redis or Valkey; also `?prefix=TEXT`, `&sslrootcert=FILE` | `redis` |
+    /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` for TLS | that server of Redis or Valkey; also `?prefix=TEXT`, `&sslrootcert=FILE`; with the feature `iam`, `rediss://USER@…` with `&iam=elasticache:NAME`, `elasticache-serverless:NAME` or `memorydb:NAME` | `redis` |
     /// | `redis-cluster://…`, `rediss-cluster://…` for TLS | that cluster; also `&node=HOST:PORT` | `redis` |
-    /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE`, `&timeouts=startup`, `transaction` or `role`, `&prepared=true` | `postgres` |
+    /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE`, `&timeouts=startup`, `transaction` or `role`, `&prepared=true`; with the feature `iam`, no password and `&iam=rds` | `postgres` |
     /// | `memory:` | this process's memory: only for trying the library out on one machine. Refused inside Lambda | |
     ///
     /// Percent-encode special characters in a parameter's value: write `%25` for a percent sign.

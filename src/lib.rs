@@ -56,6 +56,7 @@
 //! | `client` | no | the module `client`: a `reqwest` client that sends the same key in every attempt |
 //! | `redis` | no | the Redis and Valkey store; needs no AWS crate |
 //! | `postgres` | no | the PostgreSQL store, and the record in the handler's own transaction |
+//! | `iam` | no | the parameter `iam` of the URLs of these two stores: tokens of RDS, ElastiCache and MemoryDB, signed by the function's role |
 //! | `admin` | no | for operators' tools: `scan` and `check_table` of the stores, `check_servers` of the Redis store, and with `http` the wrappers' `describe` |
 //! | `metrics` | no | counters and latencies through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | no | the conformance suite for stores |

@@ -1,5 +1,7 @@
 //! [`NamedStore`]: the store that a URL or an environment variable names.
 
+#[cfg(feature = "iam")]
+mod iam;
 mod shown;
 
 use std::{env, sync::Arc};
@@ -54,12 +56,26 @@ macro_rules! stores {
         impl NamedStore {
             /// Parses `url`. Errors refer to the URL as `what`.
             fn parse(what: &str, url: &str) -> Result<Self, Error> {
+                #[cfg(feature = "iam")]
+                let (url, sign_in) = iam::taken(what, url)?;
+                #[cfg(feature = "iam")]
+                let url = &*url;
+                #[cfg(not(feature = "iam"))]
+                refuse_iam(what, url)?;
                 let (scheme, rest) = url.split_once(':').unwrap_or_default();
                 match scheme {
                     "memory" if rest.is_empty() => Ok(Self::Memory),
                     $(
                         #[cfg(feature = $feature)]
-                        $($scheme)|+ => <$store>::from_url(what, url).map(Self::$name),
+                        $($scheme)|+ => {
+                            let builder = <$store>::from_url(what, url)?;
+                            #[cfg(feature = "iam")]
+                            let builder = match sign_in {
+                                Some(sign_in) => <$store as iam::SignedIn>::signed_in(builder, sign_in)?,
+                                None => builder,
+                            };
+                            Ok(Self::$name(builder))
+                        }
                         #[cfg(not(feature = $feature))]
                         $($scheme)|+ => Err(off(what, $feature)),
                     )+
@@ -274,6 +290,16 @@ fn choice(table: Option<String>, store: Option<String>) -> Result<NamedStore, Er
         (None, Some(url)) => NamedStore::parse(STORE, &url),
         (None, None) => Err(invalid(format!("no store is configured: {HOW_TO_NAME_A_STORE}"))),
         (Some(_), Some(_)) => Err(invalid(format!("both {TABLE} and {STORE} are set; keep one"))),
+    }
+}
+
+/// Refuses a URL whose passwords come from IAM. The store would take `iam` for an unknown parameter.
+#[cfg(not(feature = "iam"))]
+fn refuse_iam(what: &str, url: &str) -> Result<(), Error> {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    match query.split('&').any(|pair| pair.starts_with("iam=")) {
+        true => Err(off(what, "iam")),
+        false => Ok(()),
     }
 }
 

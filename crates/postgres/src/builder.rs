@@ -1,6 +1,6 @@
 //! Builds a [`PostgresStore`].
 
-use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
+use std::{error::Error as StdError, fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use deadpool_postgres::{Manager, Pool};
 use tokio_postgres::{
@@ -41,6 +41,7 @@ pub struct PostgresBuilder {
     source: Source,
     table: Option<String>,
     root_certificates: Option<Vec<u8>>,
+    password: Option<source::Password>,
     connections: usize,
     connect_timeout: Duration,
     statement_timeout: Duration,
@@ -90,6 +91,7 @@ impl PostgresBuilder {
             source,
             table: None,
             root_certificates: None,
+            password: None,
             connections: DEFAULT_CONNECTIONS,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             statement_timeout: ATTEMPT_TIMEOUT,
@@ -114,6 +116,37 @@ impl PostgresBuilder {
     /// Trusts these root certificates, in PEM, instead of the system's. Amazon RDS has its own, for example.
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root_certificates = Some(pem.into());
+        self
+    }
+
+    /// Asks this code for the password before each new connection, in place of the URL's password: for a token that expires,
+    /// as of RDS's IAM authentication, or for a password that rotates, as in Secrets Manager.
+    ///
+    /// If the server refuses the password, the store asks once more, and connects again. So a password that changes at that
+    /// moment fails no call, unless the code returns an old password again. Open connections stay open. The time for the code
+    /// counts towards the [`connect_timeout`](Self::connect_timeout). An error's text becomes part of the store's error, so it
+    /// mustn't contain a secret.
+    ///
+    /// ```
+    /// use lambda_idempotency::store::postgres::PostgresStore;
+    ///
+    /// async fn current_password() -> Result<String, std::io::Error> {
+    ///     std::fs::read_to_string("/run/secrets/database")
+    /// }
+    ///
+    /// let store = PostgresStore::builder("postgres://app@db.internal/shop").password_from(current_password).build()?;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn password_from<F, Fut, E>(mut self, password: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<String, E>> + Send + 'static,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        self.password = Some(Arc::new(move || {
+            let password = password();
+            Box::pin(async move { password.await.map_err(Into::into) })
+        }));
         self
     }
 
@@ -203,8 +236,8 @@ impl PostgresBuilder {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if the URL or the table's name isn't valid, a timeout is under a millisecond, the number
-    /// of connections is zero, the lock timeout isn't less than the statement timeout, or the root certificates can't
-    /// be read.
+    /// of connections is zero, the lock timeout isn't less than the statement timeout, the root certificates can't be
+    /// read, or the store has your own pool and code for a password.
     pub fn build(self) -> Result<PostgresStore, Error> {
         self.check()?;
         let target = match &self.source {
@@ -260,6 +293,11 @@ impl PostgresBuilder {
                 "the lock timeout must be less than the statement timeout; otherwise it would never apply",
             );
         }
+        if self.password.is_some() && matches!(self.source, Source::Pool(_)) {
+            return invalid(
+                "your pool makes its connections with its own password; leave out `password_from`, or give a URL",
+            );
+        }
         if self.connections == 0 {
             return invalid("the store has no connections; allow at least one");
         }
@@ -270,14 +308,12 @@ impl PostgresBuilder {
     fn source(&self, target: Option<Target>, limits: Limits) -> Result<source::Source, Error> {
         match (&self.source, target) {
             (Source::Pool(pool), _) => Ok(source::Source::Pool(pool.clone())),
-            (Source::Url(_), Some(target)) => {
-                self.manager(target, limits).map(|manager| source::Source::Url(Box::new(manager)))
-            }
+            (Source::Url(_), Some(target)) => self.of_target(target, limits),
             (Source::Url(_), None) => invalid("the database URL hasn't been parsed"),
         }
     }
 
-    fn manager(&self, target: Target, limits: Limits) -> Result<Manager, Error> {
+    fn of_target(&self, target: Target, limits: Limits) -> Result<source::Source, Error> {
         let pem = match (&self.root_certificates, &target.said.root_certificates) {
             (Some(pem), _) => Some(pem.clone()),
             (None, Some(file)) => Some(std::fs::read(file).map_err(|error| {
@@ -295,10 +331,18 @@ impl PostgresBuilder {
             // Split the time between the hosts, so that a silent one leaves time for the next.
             config.connect_timeout(self.connect_timeout / u32::try_from(hosts).unwrap_or(u32::MAX));
         }
-        Ok(if config.get_ssl_mode() == SslMode::Disable {
-            Manager::new(config, tokio_postgres::NoTls)
-        } else {
-            Manager::new(config, Tls::new(pem.as_deref())?)
+        let tls = match config.get_ssl_mode() {
+            SslMode::Disable => None,
+            _ => Some(Tls::new(pem.as_deref())?),
+        };
+        Ok(match (&self.password, tls) {
+            (Some(password), tls) => source::Source::Asking(Box::new(source::Asking {
+                config,
+                tls,
+                password: Arc::clone(password),
+            })),
+            (None, None) => source::Source::Url(Box::new(Manager::new(config, tokio_postgres::NoTls))),
+            (None, Some(tls)) => source::Source::Url(Box::new(Manager::new(config, tls))),
         })
     }
 }

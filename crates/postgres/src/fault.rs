@@ -6,10 +6,10 @@
 
 use std::{error::Error as StdError, fmt, io};
 
-use deadpool_postgres::{PoolError, TimeoutType};
+use deadpool::managed::{PoolError, TimeoutType};
 use tokio_postgres::error::{DbError, Severity};
 
-use super::tls;
+use super::{source::Unconnected, tls};
 use lambda_idempotency_core::store::{
     StoreError, StoreErrorKind,
     toolkit::{innermost, sentence},
@@ -36,6 +36,8 @@ enum Class {
     Tls,
     /// The user or the password was rejected.
     Credentials,
+    /// The user's code that returns the password failed.
+    NoPassword,
     /// The database doesn't exist.
     MissingDatabase,
     /// The connection was lost.
@@ -84,6 +86,7 @@ impl Class {
             | Self::Lost
             | Self::TimedOut
             | Self::ServerError
+            | Self::NoPassword
             | Self::ReadOnly => StoreErrorKind::Unavailable,
             Self::Conflict | Self::ConflictingCommit => StoreErrorKind::Conflict,
             Self::Unstorable => StoreErrorKind::Unstorable,
@@ -165,9 +168,13 @@ impl StdError for Cause {}
 
 impl Fault {
     /// The pool returned no connection, so nothing was sent.
-    pub(super) fn connecting(error: &PoolError) -> Self {
+    pub(super) fn connecting(error: &PoolError<Unconnected>) -> Self {
         match error {
-            PoolError::Backend(error) => Self::of_connection(error),
+            PoolError::Backend(Unconnected::Server(error)) => Self::of_connection(error),
+            PoolError::Backend(Unconnected::NoPassword(error)) => Self::unsent(
+                Class::NoPassword,
+                &format!("the code that returns the password failed: {error}"),
+            ),
             PoolError::Timeout(TimeoutType::Create | TimeoutType::Recycle) => {
                 Self::unsent(Class::NotReached, "the connection timed out")
             }
@@ -388,6 +395,11 @@ impl Fault {
                 "the TLS handshake with the server of {the_table} failed; give its root certificate with sslrootcert, \
                  or set sslmode=disable in a network that needs no TLS"
             ),
+            Class::NoPassword => {
+                format!(
+                    "the password for the server of {the_table} is unknown, so nothing was sent; the cause says why"
+                )
+            }
             Class::Credentials => format!(
                 "the server of {the_table} rejected the user or the password; check both, and the server's pg_hba.conf"
             ),

@@ -12,7 +12,7 @@ use super::{
     Inner, RedisStore,
     address::{Address, Credentials, Location},
     cluster::Nodes,
-    connection::Connector,
+    connection::{Connector, Password},
 };
 use lambda_idempotency_core::{
     Error, ErrorKind,
@@ -30,6 +30,7 @@ pub struct RedisBuilder {
     url: String,
     nodes: Vec<String>,
     credentials: Option<Credentials>,
+    password: Option<Password>,
     key_prefix: Option<String>,
     root_certificates: Option<Vec<u8>>,
     attempt_timeout: Duration,
@@ -61,6 +62,7 @@ impl RedisBuilder {
             url,
             nodes: Vec::new(),
             credentials: None,
+            password: None,
             key_prefix: None,
             root_certificates: None,
             attempt_timeout: ATTEMPT_TIMEOUT,
@@ -79,6 +81,39 @@ impl RedisBuilder {
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         let user = Some(user.into()).filter(|user| !user.is_empty());
         self.credentials = Some(Credentials { user, password: password.into() });
+        self.password = None;
+        self
+    }
+
+    /// Authenticates with this user name, and asks this code for the password before each new connection: for a token that
+    /// expires, as of the IAM authentication of ElastiCache and MemoryDB, or for a password that rotates.
+    ///
+    /// If the server refuses the password, the store asks once more, and authenticates again. So a password that changes at
+    /// that moment fails no request, unless the code returns an old password again. Open connections stay open. The time for
+    /// the code counts towards the [`attempt_timeout`](Self::attempt_timeout) for connecting. An error's text becomes part of
+    /// the store's error, so it mustn't contain a secret.
+    ///
+    /// ```
+    /// use lambda_idempotency::store::redis::RedisStore;
+    ///
+    /// async fn current_password() -> Result<String, std::io::Error> {
+    ///     std::fs::read_to_string("/run/secrets/cache")
+    /// }
+    ///
+    /// let store = RedisStore::builder("rediss://cache.internal").password_from("app", current_password).build()?;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn password_from<F, Fut, E>(mut self, user: impl Into<String>, password: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<String, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self = self.credentials(user, String::new());
+        self.password = Some(Arc::new(move || {
+            let password = password();
+            Box::pin(async move { password.await.map_err(Into::into) })
+        }));
         self
     }
 
@@ -157,6 +192,7 @@ impl RedisBuilder {
         let connector = Connector {
             tls: if location.has_tls { Some(tls(pem.as_deref())?) } else { None },
             credentials: self.credentials.or_else(|| location.credentials.clone()),
+            password: self.password,
             database: location.database,
             timeout: self.attempt_timeout,
         };

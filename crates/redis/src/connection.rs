@@ -28,16 +28,26 @@ use super::{
     fault::{Class, Fault},
     last_word::LastWord,
 };
-use lambda_idempotency_core::store::toolkit::{IDLE, LastAnswer, TOO_IDLE, within};
+use lambda_idempotency_core::store::{
+    BoxFuture,
+    toolkit::{IDLE, LastAnswer, TOO_IDLE, within},
+};
 
 /// The timeout for the ping of an idle connection. A frozen sandbox's connections die unnoticed, and a request on a dead
 /// one costs the timeout of an attempt, which is four times as long.
 const PING_TIMEOUT: Duration = Duration::from_millis(250);
 
+/// Returns a password that may change.
+pub(super) type Password = Arc<dyn Fn() -> BoxFuture<'static, Result<String, PasswordError>> + Send + Sync>;
+/// The error of the code that returns the password.
+pub(super) type PasswordError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Makes connections.
 pub(super) struct Connector {
     pub(super) tls: Option<Arc<ClientConfig>>,
     pub(super) credentials: Option<Credentials>,
+    /// Returns the password of a new connection, in place of the one in `credentials`.
+    pub(super) password: Option<Password>,
     pub(super) database: u32,
     /// The limit for connecting, and for one answer on the connection.
     pub(super) timeout: Duration,
@@ -67,11 +77,25 @@ impl Connector {
         Ok(live)
     }
 
-    /// Authenticates and selects the database.
+    /// Authenticates and selects the database. If the server refuses a password that the user's code returned, asks for it
+    /// again: it may have changed since it was returned.
     async fn introduce(&self, live: &Live, at: &Address) -> Result<(), Fault> {
+        match self.introduce_once(live, at).await {
+            Err(fault) if fault.class == Class::NotAuthenticated && self.password.is_some() => {
+                self.introduce_once(live, at).await
+            }
+            introduced => introduced,
+        }
+    }
+
+    async fn introduce_once(&self, live: &Live, at: &Address) -> Result<(), Fault> {
+        let asked = match &self.password {
+            Some(password) => Some(password().await.map_err(|error| Fault::no_password(&error, at))?),
+            None => None,
+        };
         let mut commands = Pipeline::new();
         if let Some(Credentials { user, password }) = &self.credentials {
-            commands.cmd("AUTH").arg(user.as_deref()).arg(password);
+            commands.cmd("AUTH").arg(user.as_deref()).arg(asked.as_ref().unwrap_or(password));
         }
         if self.database != 0 {
             commands.cmd("SELECT").arg(self.database);

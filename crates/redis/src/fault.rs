@@ -50,6 +50,8 @@ pub(super) enum Class {
     TooManyConnections,
     /// The user name or the password was rejected or is missing.
     NotAuthenticated,
+    /// The user's code that returns the password failed.
+    NoPassword,
     /// The user lacks a permission.
     NotPermitted,
     /// The user may not run these commands, which a later transition needs.
@@ -119,6 +121,11 @@ impl Fault {
         Self { cause: Some(Cause(error.to_string())), ..Self::new(class, at) }
     }
 
+    /// The failure of the user's code that returns the password.
+    pub(super) fn no_password(error: &dyn fmt::Display, at: &Address) -> Self {
+        Self { cause: Some(Cause(error.to_string())), ..Self::new(Class::NoPassword, at) }
+    }
+
     /// The failure of a request.
     pub(super) fn of_request(error: RedisError, at: &Address) -> Self {
         let (kind, text) = (error.kind(), error.to_string());
@@ -164,6 +171,7 @@ impl Fault {
             | Class::Busy
             | Class::TooManyConnections
             | Class::NotAuthenticated
+            | Class::NoPassword
             | Class::Lacks(_)
             | Class::Evicts(_)
             | Class::NoHash
@@ -202,6 +210,7 @@ impl Fault {
             | Class::TooFewReplicas
             | Class::DiskFails
             | Class::Busy
+            | Class::NoPassword
             | Class::TooManyConnections => StoreErrorKind::Unavailable,
             Class::NotTrusted
             | Class::IsCluster
@@ -282,6 +291,9 @@ impl Fault {
             Class::NotAuthenticated => format!(
                 "Redis at {at} rejected the user name or password, or requires a password; check both in the URL"
             ),
+            Class::NoPassword => {
+                format!("the password for Redis at {at} is unknown, so nothing was sent; the cause says why")
+            }
             Class::NotPermitted => format!(
                 "Redis at {at} doesn't let this user run a command that the store needs; see the store's documentation \
                  for the list"

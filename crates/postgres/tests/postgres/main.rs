@@ -12,6 +12,7 @@ mod handlers;
 mod operations;
 mod pooler;
 mod pools;
+mod rotation;
 mod rows;
 mod search_path;
 mod statements;

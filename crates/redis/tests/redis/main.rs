@@ -12,5 +12,6 @@ mod fixtures;
 mod frozen;
 mod records;
 mod refusals;
+mod rotation;
 mod tls;
 mod wire;

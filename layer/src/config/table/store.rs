@@ -27,7 +27,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     Setting::new(
         "STORE",
         "a store's URL, such as `dynamodb://TABLE?sort_key=sk`. PostgreSQL and Redis need a build with \
-         `--features postgres,redis`",
+         `--features postgres,redis`, and `iam` too for the URLs' parameter `iam`",
         "a store's URL",
         |draft, url| {
             draft.store = Some(url.to_owned());

@@ -1,0 +1,113 @@
+//! Passwords that change under load. No run fails that a reconnection could have saved.
+
+use std::{
+    convert::Infallible,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use lambda_idempotency::{
+    Idempotency, Key,
+    store::{Store as _, StoreErrorKind, redis::RedisStore},
+};
+use testkit::redis::RedisServer;
+use tokio::sync::Mutex;
+
+use super::fixtures::fresh_key;
+
+const ROTATIONS: usize = 20;
+
+/// Changes the password of the user `app`, and closes its connections.
+fn rotate(server: &RedisServer, password: &str) {
+    let password = format!(">{password}");
+    let user = ["ACL", "SETUSER", "app", "on", "resetpass", &password, "~*", "&*", "+@all"];
+    assert_eq!(server.run(&user), "OK");
+    server.run(&["CLIENT", "KILL", "USER", "app"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rotating_passwords_fail_no_run() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    rotate(&server, "first");
+    let password = Arc::new(Mutex::new("first".to_owned()));
+    let (current, asked) = (Arc::clone(&password), Arc::<AtomicUsize>::default());
+    let count = Arc::clone(&asked);
+    let store = RedisStore::builder(server.url()).password_from("app", move || {
+        let current = Arc::clone(&current);
+        count.fetch_add(1, Ordering::SeqCst);
+        async move { Ok::<_, Infallible>(current.lock().await.clone()) }
+    });
+    let store = store.build().unwrap();
+    let idempotency = Idempotency::builder(store).function("rotation").build().unwrap();
+    let (ran, failed, is_over) =
+        (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+    let workers: Vec<_> = (0..8)
+        .map(|worker| {
+            let (ran, failed, is_over) = (ran.clone(), failed.clone(), is_over.clone());
+            let operation = idempotency.operation("run").unwrap();
+            tokio::spawn(async move {
+                for nth in 0.. {
+                    if is_over.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    let key = Key::new(format!("{worker}-{nth}")).unwrap();
+                    let result = operation.run(&key, &1, async || Ok::<_, Infallible>(2)).await;
+                    let count = if result.is_ok() { &ran } else { &failed };
+                    count.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        })
+        .collect();
+    for nth in 0..ROTATIONS {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        // The server and the code change together: nobody is told the old password once the server refuses it.
+        let mut current = password.lock().await;
+        *current = format!("password-{nth}");
+        rotate(&server, &current);
+    }
+    is_over.store(true, Ordering::SeqCst);
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    let [ran, failed, asked] = [ran, failed, asked].map(|count| count.load(Ordering::SeqCst));
+    println!("{ran} runs, {failed} failed; the password was asked for {asked} times");
+    assert!(ran > 100, "{ran} runs");
+    assert_eq!(failed, 0);
+    assert!(
+        (ROTATIONS..ran).contains(&asked),
+        "asked {asked} times: for each connection, and not for each run"
+    );
+}
+
+/// Without asking, the same change fails: the test above can fail.
+#[tokio::test(flavor = "multi_thread")]
+async fn fixed_passwords_fail_after_a_rotation() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    rotate(&server, "first");
+    let store = RedisStore::builder(server.url()).credentials("app", "first").build().unwrap();
+    assert!(store.read(&fresh_key()).await.is_ok());
+    rotate(&server, "second");
+    let error = store.read(&fresh_key()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+}
+
+/// The code that returns the password fails: nothing was sent, and the call may succeed later.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_passwords_are_definite_and_transient() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    rotate(&server, "first");
+    let fails = || async { Err::<String, _>(io::Error::other("AccessDenied")) };
+    let store = RedisStore::builder(server.url()).password_from("app", fails).build().unwrap();
+    let error = store.read(&fresh_key()).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, false));
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(error.to_string().contains("password") && cause.contains("AccessDenied"), "{error}: {cause}");
+    // A password that stays wrong is refused, as without asking.
+    let wrong = || async { Ok::<_, Infallible>("wrong".to_owned()) };
+    let store = RedisStore::builder(server.url()).password_from("app", wrong).build().unwrap();
+    assert_eq!(store.read(&fresh_key()).await.unwrap_err().kind(), StoreErrorKind::Rejected);
+}
