@@ -17,6 +17,41 @@ const WATCHED: [Metric; 4] =
 const WATCHED_BEHIND_THE_LAYER: [&str; 3] =
     ["idempotency_not_enforced", "idempotency_layer_internal_error", "idempotency_layer_late_answer"];
 
+/// Metrics that a person should look at when there's time: the dashboard shows them, and no alarm fires.
+const TO_LOOK_AT: [Metric; 12] = [
+    Metric::CallerUnknown,
+    Metric::NoTimeLeft,
+    Metric::Corrupt,
+    Metric::Invalid,
+    Metric::ResponseOmitted,
+    Metric::NotCommitted,
+    Metric::Unresolved,
+    Metric::LeaseNotExtended,
+    Metric::Abandoned,
+    Metric::CutOff,
+    Metric::Panicked,
+    Metric::Unprotected,
+];
+/// Metrics that grow without a fault of the function or of its store.
+const ORDINARY: [Metric; 16] = [
+    Metric::Executed,
+    Metric::Takeover,
+    Metric::ClaimRecovered,
+    Metric::Replayed,
+    Metric::LocalCacheHit,
+    Metric::InProgress,
+    Metric::Mismatch,
+    Metric::NotRetained,
+    Metric::MissingKey,
+    Metric::InvalidKey,
+    Metric::CallerMissing,
+    Metric::Recorded,
+    Metric::Released,
+    Metric::Resolved,
+    Metric::Declined,
+    Metric::LeaseExtended,
+];
+
 /// The metrics that need an alarm for each function of the template.
 fn watched_in(template: &Template) -> Vec<&'static str> {
     let behind: &[&str] = if template.name.starts_with("layer/") { &WATCHED_BEHIND_THE_LAYER } else { &[] };
@@ -57,13 +92,27 @@ fn watched(template: &Template) -> Vec<Watched<'_>> {
     all
 }
 
-/// The metrics on the template's dashboard, each with its function.
-fn shown(template: &Template) -> BTreeSet<(String, String)> {
+/// The lines of the template's dashboard.
+fn lines(template: &Template) -> Vec<Value> {
     let (_, dashboard) = template.resources("AWS::CloudWatch::Dashboard").next().expect("a dashboard");
     let body: Value = serde_json::from_str(dashboard["DashboardBody"].as_str().unwrap()).expect("JSON");
     let widgets = body["widgets"].as_array().unwrap().iter();
-    let metrics = widgets.flat_map(|widget| widget["properties"]["metrics"].as_array().unwrap());
-    let shown = metrics.map(|metric| {
+    widgets.flat_map(|widget| widget["properties"]["metrics"].as_array().unwrap().clone()).collect()
+}
+
+/// The metrics that the dashboard searches for, over all functions.
+fn searched(template: &Template) -> BTreeSet<String> {
+    let lines = lines(template);
+    let searches = lines.iter().filter_map(|line| line[0]["expression"].as_str());
+    let search = searches.collect::<String>();
+    assert!(search.starts_with(&format!("SEARCH('{{{NAMESPACE},{DIMENSION}}} ")), "{search}");
+    search.split("MetricName=\"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()).collect()
+}
+
+/// The metrics on the template's dashboard, each with its function.
+fn shown(template: &Template) -> BTreeSet<(String, String)> {
+    let lines = lines(template);
+    let shown = lines.iter().filter(|line| line[0].is_string()).map(|metric| {
         assert_eq!((&metric[0], &metric[2]), (&json!(NAMESPACE), &json!(DIMENSION)));
         let function = metric[3].as_str().unwrap().trim_matches(['$', '{', '}']);
         (metric[1].as_str().unwrap().to_owned(), function.to_owned())
@@ -110,6 +159,24 @@ fn alarms_and_dashboard_use_existing_metrics() {
             assert!(shown.contains(&pair), "{name}: the dashboard lacks {metric} of {function}");
         }
         assert!(of_all(&told).is_subset(&shown), "{name}: {shown:?}");
+    }
+}
+
+/// A new metric fails this test until one of the lists has it.
+#[test]
+fn every_metric_is_watched_or_ordinary() {
+    // The shadow mode's metrics compare two designs, and the layer's template has an alarm for its end.
+    let is_of_shadow = |name: &str| name.starts_with("idempotency_shadow_");
+    let alarmed = WATCHED.iter().chain(&[Metric::AllFailed, Metric::NotEnforced]);
+    let mut decided: Vec<_> =
+        alarmed.chain(&TO_LOOK_AT).chain(&ORDINARY).map(|metric| metric.name()).collect();
+    let all = Metric::ALL.iter().filter(|metric| !metric.is_latency()).map(|metric| metric.name());
+    let mut all: Vec<_> = all.filter(|name| !is_of_shadow(name)).collect();
+    (decided.sort_unstable(), all.sort_unstable());
+    assert_eq!(decided, all);
+    for template in TEMPLATES.iter() {
+        let expected: BTreeSet<_> = TO_LOOK_AT.iter().map(|metric| metric.name().to_owned()).collect();
+        assert_eq!(searched(template), expected, "{}", template.name);
     }
 }
 
