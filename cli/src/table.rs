@@ -222,7 +222,7 @@ async fn check(CheckArguments { writer_region, shared }: &CheckArguments) -> Res
     Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
 
-/// What an eventually consistent global table means if only functions in the Region `writer` write it, and the check reads
+/// The finding about an eventually consistent global table if only functions in the Region `writer` write it, and the check reads
 /// the replica in `own`.
 fn written_in(writer: &str, own: Option<&str>, problem: &TableProblem) -> Finding {
     let is_note = own == Some(writer);

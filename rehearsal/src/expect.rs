@@ -81,7 +81,7 @@ impl Source {
 }
 
 fn source_of(event: &Value) -> Option<&str> {
-    event.pointer("/Records/0/eventSource").and_then(Value::as_str)
+    event.pointer("/Records/0/eventSource").or(event.get("eventSource")).and_then(Value::as_str)
 }
 
 /// Refuses a batch that is given without `--batch`. The rehearsal must know that the event is a batch, because the
@@ -100,6 +100,10 @@ pub(crate) fn refuse_batch(event: &Value) -> Result<()> {
         }
         Some("aws:dynamodb") => Err(Problem::new(
             "the rehearsal can't check workers of DynamoDB Streams: --batch has no value for this source",
+        )),
+        Some("aws:kafka" | "SelfManagedKafka" | "aws:SelfManagedKafka") => Err(Problem::new(
+            "the rehearsal can't check workers of Kafka: --batch has no value for this source. The example functions' steps \
+             18 and 19 show one",
         )),
         _ => Ok(()),
     }
@@ -142,6 +146,8 @@ mod tests {
         {
             assert!(refuse_batch(&of(source)).unwrap_err().to_string().contains(says), "{source}");
         }
+        let kafka = json!({ "eventSource": "aws:kafka", "records": {} });
+        assert!(refuse_batch(&kafka).unwrap_err().to_string().contains("workers of Kafka"));
         assert!(refuse_batch(&json!({ "headers": {} })).is_ok());
     }
 }

@@ -262,7 +262,7 @@ impl Idempotency {
         Batch::new(self, key, handler)
     }
 
-    /// A worker for topics of Kafka, from Amazon MSK or from a cluster of your own. `key` returns the key of the
+    /// A worker for topics of Kafka, from Amazon MSK or from your own cluster. `key` returns the key of the
     /// operation that a record asks for. With [`KafkaRecord::offset_key`], each *record* runs once, however often Lambda
     /// delivers it. If a producer may send an order twice, take the key from a field of the value.
     ///
@@ -273,7 +273,7 @@ impl Idempotency {
     /// The records of one partition run in order, and different partitions run concurrently. For a mapping in queue mode,
     /// see [`unordered`](Batch::unordered).
     ///
-    /// Each cluster has its own keys. Its name is the cluster's ARN, or the sorted brokers of a cluster of your own, as
+    /// Each cluster has its own keys. Its name is the cluster's ARN, or the sorted brokers of your own cluster, as
     /// the mapping lists them. Set a name that never changes, with [`source_name`](Batch::source_name), if you may create
     /// the mapping again with other brokers, or if its source is a VPC connection, which has its own ARN.
     pub fn kafka<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<KafkaRecord>

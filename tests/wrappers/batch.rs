@@ -2,6 +2,7 @@
 
 mod all_failed;
 mod kafka;
+mod kafka_random;
 mod leases;
 mod property;
 mod records;

@@ -369,7 +369,7 @@ async fn layers_log_describes_every_kind() {
     let worker = idempotency.sqs(|message: &SqsMessage| Key::from_json(message, "/order_id"), done);
     let _ = worker.oneshot(delivery("orders/sqs.json")).await;
     one(idempotency.events_by(KeyFields::new(["/order_id"]).unwrap()), "orders/sqs.json").await;
-    let wrappers = ["http", "sqs", "kinesis", "dynamodb", "event"]
+    let wrappers = ["http", "sqs", "kinesis", "dynamodb", "kafka", "event"]
         .map(|via| json!({ "function": "shop", "via": via, "key_fields": ["/order_id"], "required_key_fields": 1 }));
     let line = json!({
         "timestamp": "2026-11-28T07:00:00Z", "level": "INFO", "message": "the idempotency layer starts",
@@ -595,6 +595,45 @@ async fn records_of_callers_and_shadow_mode_are_found() {
         assert_eq!(with.code, 0, "{with:?}");
         assert_eq!(with.out.contains("a record of shadow mode"), mode == Mode::Shadow, "{with:?}");
     }
+}
+
+/// A record of Kafka is shown by its topic, partition and offset, which is also its key if the function uses
+/// `offset_key`.
+#[tokio::test(flavor = "multi_thread")]
+async fn kafka_records_are_found_by_place() {
+    let bench = Bench::new().await;
+    let cluster = "arn:aws:kafka:eu-west-1:1:cluster/shop/b7-4";
+    let record = |offset: u64, value: Value| json!({ "topic": "orders", "partition": 0, "offset": offset, "value": value });
+    // `{"order": 17}`, `{}`, which has no key, and a tombstone.
+    let records =
+        [record(15, "eyJvcmRlciI6IDE3fQ==".into()), record(16, "e30=".into()), record(17, json!(null))];
+    let event =
+        json!({ "eventSource": "aws:kafka", "eventSourceArn": cluster, "records": { "orders-0": records } });
+    let deliver = || LambdaEvent::new(RawValue::from_string(event.to_string()).unwrap(), Context::default());
+    let by_order = |record: &KafkaRecord| Key::from_json(record, "/order");
+    let _ =
+        bench.function().kafka(by_order, async |_| Ok::<_, Failure>(())).unordered().oneshot(deliver()).await;
+    let by_offset = bench.function().kafka(KafkaRecord::offset_key, async |_| Ok::<_, Failure>(()));
+    by_offset.oneshot(deliver()).await.unwrap();
+
+    let file = std::env::temp_dir().join(format!("kafka-{}.json", std::process::id()));
+    fs::write(&file, event.to_string()).unwrap();
+    let why = ["why", "--event", file.to_str().unwrap(), "--function", "payments", "--json"];
+    let found = bench.run(&why).await.json();
+    let parts: Vec<_> = found["operations"].as_array().unwrap().iter().map(|of| of["part"].clone()).collect();
+    assert_eq!(parts, ["orders-0@15", "orders-0@16", "orders-0@17"], "{found}");
+    assert!(found["operations"].as_array().unwrap().iter().all(|of| of["record"].is_object()), "{found}");
+    let found = bench.run(&[&why[..], &["--key-field", "/order"]].concat()).await.json();
+    assert_eq!(found["operations"][0]["part"], "orders-0@15", "{found}");
+    assert!(found["operations"][0]["record"].is_object(), "{found}");
+    assert_eq!(found["without_key"], json!(["orders-0@16", "orders-0@17"]));
+    assert!(found["reasons"][1]["why"].as_str().unwrap().contains("is a tombstone"), "{found}");
+    let scope = ["--function", "payments", "--via", "kafka", "--source", cluster];
+    for command in ["inspect", "why"] {
+        let found = bench.run(&[&[command, "orders-0@17"], &scope[..]].concat()).await;
+        assert_eq!(found.code, 0, "{found:?}");
+    }
+    fs::remove_file(&file).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

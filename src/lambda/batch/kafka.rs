@@ -2,7 +2,11 @@
 
 use std::{borrow::Cow, fmt};
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
+use base64::{
+    Engine as _,
+    alphabet::STANDARD,
+    engine::{GeneralPurpose, general_purpose::PAD},
+};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
@@ -19,7 +23,7 @@ use crate::{
     lambda::source::{Fields, Text},
 };
 
-/// A record of a topic of Kafka, from Amazon MSK or from a cluster of your own.
+/// A record of a topic of Kafka, from Amazon MSK or from your own cluster.
 ///
 /// ```
 /// # use lambda_idempotency::{Failure, Idempotency, lambda::batch::KafkaRecord, store::memory::MemoryStore};
@@ -47,9 +51,12 @@ pub struct KafkaRecord {
 
 const WHAT: &str = "Kafka record";
 
-/// The sources' names: Amazon MSK's, and two of a cluster of the user's own. Older editions of "Using Lambda with
+/// The sources' names: Amazon MSK's, and two for a self-managed cluster. Older editions of "Using Lambda with
 /// self-managed Apache Kafka" (AWS Lambda developer guide) have the longer one.
 const SOURCES: [&str; 3] = [KafkaRecord::SOURCE, "SelfManagedKafka", "aws:SelfManagedKafka"];
+
+/// Accepts what AWS's own samples have: bits behind the last byte that aren't zero.
+const BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, PAD.with_decode_allow_trailing_bits(true));
 
 /// The fields that name an event's cluster. By a pipe, each record has them ("Amazon Managed Streaming for Apache Kafka
 /// topic as a source", EventBridge user guide).
@@ -287,8 +294,11 @@ impl Record for KafkaRecord {
     }
 
     fn fingerprint(&self) -> Fingerprint {
-        let text = |key: Option<&[u8]>| key.map_or("null".into(), |key| BASE64_STANDARD.encode(key));
-        let builder = Fingerprint::builder(Self::VIA).part("key", text(self.key()));
+        let builder = Fingerprint::builder(Self::VIA);
+        let builder = match self.key() {
+            Some(key) => builder.part("key", key),
+            None => builder.part("no key", ""),
+        };
         match self.value() {
             Some(value) => builder.json_or_bytes("payload", value).finish(),
             None => builder.part("tombstone", "").finish(),
@@ -336,7 +346,7 @@ fn identifier(topic: &str, partition: u32, offset: u64) -> String {
     format!("{topic}-{partition}@{offset}")
 }
 
-/// The cluster: its ARN, or the brokers of a cluster of the user's own, sorted. Empty if the event has neither.
+/// The cluster: its ARN, or the sorted brokers of a self-managed cluster. Empty if the event has neither.
 fn cluster(event: Event<'_>) -> String {
     let arn = event.event_source_arn.into_string();
     if !arn.is_empty() {
@@ -356,7 +366,7 @@ fn number<T: std::str::FromStr>(raw: &RawValue) -> Option<T> {
 /// A text's bytes, from Base64.
 fn decoded(raw: &RawValue) -> Option<Vec<u8>> {
     let text = serde_json::from_str::<Text<'_>>(raw.get()).ok()?.0?;
-    BASE64_STANDARD.decode(text.as_bytes()).ok()
+    BASE64.decode(text.as_bytes()).ok()
 }
 
 /// A header's bytes. Java writes a byte of 128 or more as a negative number.

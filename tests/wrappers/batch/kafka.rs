@@ -257,6 +257,36 @@ async fn tombstones_and_headers_are_read() {
     assert!(bare.key_json::<Value>().is_err());
 }
 
+/// The sample of "Using Lambda with self-managed Apache Kafka" (AWS Lambda developer guide). Its key isn't canonical Base64.
+fn documented() -> Value {
+    let brokers = "b-2.demo-cluster-1.a1bcde.c1.kafka.us-east-1.amazonaws.com:9092,b-1.demo-cluster-1.a1bcde.c1.kafka.us-east-1.amazonaws.com:9092";
+    let value: Vec<u8> = b"headerValue".to_vec();
+    json!({
+        "eventSource": "SelfManagedKafka", "bootstrapServers": brokers,
+        "records": { "mytopic-0": [{
+            "topic": "mytopic", "partition": 0, "offset": 15, "timestamp": 1_545_084_650_987_u64,
+            "timestampType": "CREATE_TIME", "key": "abcDEFghiJKLmnoPQRstuVWXyz1234==",
+            "value": "SGVsbG8sIHRoaXMgaXMgYSB0ZXN0Lg==", "headers": [{ "headerKey": value }],
+        }] },
+    })
+}
+
+#[tokio::test]
+async fn documented_events_are_read() {
+    let mut event = documented();
+    // Older editions of the page have this name, and the partition as text.
+    for (source, partition) in [("SelfManagedKafka", json!(0)), ("aws:SelfManagedKafka", json!("0"))] {
+        event["eventSource"] = source.into();
+        let mut record = event["records"]["mytopic-0"][0].clone();
+        record["partition"] = partition;
+        let record = handled(&Bench::new(), record).await;
+        assert_eq!((record.key().unwrap().len(), record.value()), (22, Some(&b"Hello, this is a test."[..])));
+        assert_eq!(record.headers(), [("headerKey".to_owned(), b"headerValue".to_vec())]);
+    }
+    let worker = worker(&Bench::new()).partial_answers();
+    assert_eq!(deliver(&worker, &event).await, Ok(at(&[("mytopic-0", 15)])), "its value isn't an order");
+}
+
 /// Two tombstones delete two entries, although both have no value.
 #[tokio::test]
 async fn keys_and_values_are_compared() {
@@ -424,7 +454,7 @@ async fn powertools_reads_and_answers_alike() {
     signed["headers"] = json!([{ "a": [-61, -92] }, { "b": [0, 255] }]);
     let own = include_str!("../../../events/sources/kafka-self-managed.json");
     let whole = RECORDS.iter().map(record).chain([tombstone, signed]);
-    for event in [event(whole), serde_json::from_str(own).unwrap()] {
+    for event in [event(whole), serde_json::from_str(own).unwrap(), documented()] {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wrappers/batch/powertools.py");
         let mut judge = process::Command::new(&python);
         let judge = judge.arg(script).stdin(process::Stdio::piped()).stdout(process::Stdio::piped());
@@ -435,11 +465,14 @@ async fn powertools_reads_and_answers_alike() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let told_seen = Arc::clone(&seen);
         let worker = Bench::new().idempotency.kafka(KafkaRecord::offset_key, move |record: KafkaRecord| {
-            let text = |bytes: Option<&[u8]>| bytes.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap());
-            let (key, value) = (text(record.key()), text(record.value()));
+            let key = record.key().map(<[u8]>::to_vec);
+            let value = record.value().map(|value| String::from_utf8(value.to_vec()).unwrap());
             let fails = value.as_ref().is_some_and(|value| value.contains("fail"));
             let (topic, partition, offset) = (record.topic(), record.partition(), record.offset());
-            told_seen.lock().unwrap().push(json!([topic, partition, offset, key, value, record.headers()]));
+            // Powertools lowers the headers' names.
+            let headers: Vec<_> =
+                record.headers().iter().map(|(name, value)| (name.to_lowercase(), value)).collect();
+            told_seen.lock().unwrap().push(json!([topic, partition, offset, key, value, headers]));
             async move { if fails { Err("fail".into()) } else { Ok::<_, Failure>(()) } }
         });
         let listed = deliver(&worker.clone().unordered().partial_answers(), &event).await.unwrap();

@@ -18,7 +18,7 @@ seen = []
 
 def handle(record):
     value = None if record.get("value") is None else record.decoded_value.decode()
-    key = None if record.decoded_key is None else record.decoded_key.decode()
+    key = None if record.decoded_key is None else list(record.decoded_key)
     headers = sorted((name, list(value)) for name, value in record.decoded_headers.items())
     seen.append([record.topic, record.partition, record.offset, key, value, headers])
     if "fail" in (value or ""):

@@ -20,7 +20,7 @@ use super::fixtures::{Server, fresh_table, key, patient, server};
 
 const ROTATIONS: usize = 20;
 
-/// A role whose password changes. Both the server's change and the new password are in place before anybody is told.
+/// A role whose password changes. The server's password and the code's change together.
 struct Role<'s> {
     server: &'s Server,
     name: String,

@@ -64,7 +64,7 @@ async fn rotating_passwords_fail_no_run() {
         .collect();
     for nth in 0..ROTATIONS {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        // The server and the code change together: nobody is told the old password once the server refuses it.
+        // The server's password and the code's change together.
         let mut current = password.lock().await;
         *current = format!("password-{nth}");
         rotate(&server, &current);
