@@ -12,6 +12,9 @@ pub mod failure_modes {}
 #[doc = include_str!("guide/exactly_once.md")]
 pub mod exactly_once {}
 
+#[doc = include_str!("guide/reconcile.md")]
+pub mod reconcile {}
+
 #[doc = include_str!("guide/operations.md")]
 pub mod operations {}
 

@@ -4,10 +4,12 @@ mod builder;
 mod in_transaction;
 mod operation;
 mod operator;
+pub(crate) mod reconcile;
 
 pub use builder::Builder;
 pub use operation::Operation;
 pub use operator::Resolution;
+pub use reconcile::{Found, Reconciled};
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 

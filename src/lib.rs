@@ -105,7 +105,7 @@ pub mod lambda;
 #[doc(hidden)]
 pub mod kit;
 
-pub use idempotency::{Builder, Idempotency, Operation, Resolution};
+pub use idempotency::{Builder, Found, Idempotency, Operation, Reconciled, Resolution};
 pub use invocation::Invocation;
 // The client side: calls functions that use this library.
 #[cfg(feature = "client")]

@@ -21,6 +21,11 @@ pub enum Metric {
     /// that attempt's stale claim, or reclaimed the key after a later attempt released it. It counts as
     /// [`Executed`](Self::Executed) too.
     Takeover,
+    /// Counter: a [reconciler](crate::Operation::reconcile) found the outcome of an earlier attempt that had ended without
+    /// an answer, and the handler didn't run. It counts as [`Takeover`](Self::Takeover) too.
+    Reconciled,
+    /// Counter: a reconciler didn't find out yet whether an earlier attempt had its effect.
+    Unanswered,
     /// Counter: the answer to a claim was lost, and the record's owner showed that the claim had succeeded.
     ClaimRecovered,
     /// Counter: a duplicate was answered from the record.
@@ -121,6 +126,8 @@ impl Metric {
     pub const ALL: &[Self] = &[
         Self::Executed,
         Self::Takeover,
+        Self::Reconciled,
+        Self::Unanswered,
         Self::ClaimRecovered,
         Self::Replayed,
         Self::LocalCacheHit,
@@ -170,6 +177,8 @@ impl Metric {
         match self {
             Self::Executed => "idempotency_executed",
             Self::Takeover => "idempotency_takeover",
+            Self::Reconciled => "idempotency_reconciled",
+            Self::Unanswered => "idempotency_unanswered",
             Self::ClaimRecovered => "idempotency_claim_recovered",
             Self::Replayed => "idempotency_replayed",
             Self::LocalCacheHit => "idempotency_local_cache_hit",

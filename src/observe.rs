@@ -13,7 +13,7 @@ use crate::{
     error::{Error, ErrorKind, causes},
     key::StoredKey,
     metrics::{Metric, count, measure},
-    protocol::Held,
+    protocol::{Held, Rules},
     record::{Generation, Record, Status},
     settings::{Execution, Mode, Settings},
     store::StoreError,
@@ -25,7 +25,7 @@ const TARGET: &str = "lambda_idempotency";
 pub(crate) fn claimed(id: &StoredKey, held: &Held) {
     OUTAGE.store(0, Ordering::Relaxed);
     count(Metric::Executed);
-    if held.lock.interrupted {
+    if held.lock.mark.is_interrupted() {
         count(Metric::Takeover);
         tracing::warn!(
             target: TARGET, event = "takeover", %id, generation = held.lock.generation.get(), attempt = held.lock.attempt,
@@ -407,11 +407,14 @@ pub(crate) fn interrupted(
     id: &StoredKey,
     held: &Held,
     is_short: bool,
-    execution: Execution,
+    rules: &Rules,
     cause: Option<&dyn StdError>,
 ) {
     count(Metric::Abandoned);
-    let message = match (execution, is_short) {
+    let message = match (rules.execution, is_short) {
+        _ if rules.reconcile.is_some() => {
+            "the handler ended without an answer: the next attempt asks for its effect, once it may have arrived"
+        }
         (Execution::AtMostOnce, _) => {
             "the handler's process ended without an answer: once the lease has expired, settle the record by hand; \
              `idempotency inspect` shows how"
@@ -427,6 +430,24 @@ pub(crate) fn interrupted(
     tracing::warn!(
         target: TARGET, event = "interrupted", %id, generation = held.lock.generation.get(), attempt = held.lock.attempt,
         cause = whole(cause), "{message}"
+    );
+}
+
+/// The remote system was asked for the effect of an earlier attempt. `status` is the record's after the answer.
+pub(crate) fn asked_remotely(id: &StoredKey, held: &Held, status: Status) {
+    let (generation, attempt) = (held.lock.generation.get(), held.lock.attempt);
+    if status == Status::Started {
+        count(Metric::Unanswered);
+        tracing::warn!(
+            target: TARGET, event = "unanswered", %id, generation, attempt,
+            "an earlier attempt ended without an answer, and its effect isn't known yet: the next attempt asks again"
+        );
+        return;
+    }
+    count(Metric::Reconciled);
+    tracing::info!(
+        target: TARGET, event = "reconciled", %id, generation, attempt, status = status.as_str(),
+        "an earlier attempt ended without an answer, and its effect was found: the handler didn't run"
     );
 }
 

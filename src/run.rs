@@ -42,6 +42,8 @@ pub(crate) mod extension;
 
 mod right;
 
+pub(crate) mod question;
+
 pub(crate) mod protect;
 
 pub(crate) mod in_transaction;

@@ -5,6 +5,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    error::Error,
     io,
     rc::Rc,
     sync::Arc,
@@ -12,7 +13,7 @@ use std::{
 };
 
 use lambda_idempotency::{
-    ErrorKind, Idempotency, Key, RunError, StoredKey, idempotent,
+    ClaimHandle, ErrorKind, Failure, Found, Idempotency, Key, RunError, StoredKey, idempotent,
     store::{
         BoxFuture, Put, PutOutcome, Record, Status, Store, StoreError, StoreErrorKind, memory::MemoryStore,
     },
@@ -123,6 +124,33 @@ async fn expansion_equals_the_handwritten_form() {
     let said = async || Ok::<_, io::Error>("by hand".to_owned());
     by_hand.run(key, &second, said).await.unwrap();
     assert_eq!(charge(&second, &runs, &mut log, &idempotency).await.unwrap(), "by hand");
+    assert_eq!(runs.get(), 1);
+}
+
+/// Says whether the charge happened.
+async fn find_charge(
+    claim: ClaimHandle,
+    order: &Order,
+) -> Result<Found<String>, Box<dyn Error + Send + Sync>> {
+    assert!(claim.is_takeover());
+    Ok(Found::Happened(format!("found {}", order.cents)))
+}
+
+#[idempotent(key = order.id, compare = order, reconcile = find_charge)]
+async fn charge_once(order: &Order, runs: &Cell<u32>, idempotency: &Idempotency) -> Result<String, Failure> {
+    runs.set(runs.get() + 1);
+    Err(Failure::unknown("the gateway didn't answer"))
+}
+
+#[tokio::test]
+async fn unanswered_calls_are_asked_for() {
+    let clock = testkit::clock::SetClock::system();
+    let idempotency =
+        Idempotency::builder(MemoryStore::new()).function("orders").clock(clock.clone()).build().unwrap();
+    let (order, runs) = (order("17", 1250), Cell::new(0));
+    charge_once(&order, &runs, &idempotency).await.unwrap_err();
+    clock.forward(Duration::from_secs(40));
+    assert_eq!(charge_once(&order, &runs, &idempotency).await.unwrap(), "found 1250");
     assert_eq!(runs.get(), 1);
 }
 

@@ -209,6 +209,7 @@ impl Builder {
                 shared: Arc::new(shared),
                 settings: Arc::new(self.settings),
                 clock: LaterClock::new(self.clock),
+                is_reconciled: false,
             },
             function: function.into(),
             operation: None,

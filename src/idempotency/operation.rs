@@ -17,7 +17,9 @@ use crate::{
         begin::begin,
         claim::{Begun, Claim},
         context::{attempting, refused_within},
-        protect::{Protected, Target, as_it_is, protect},
+        handle::ClaimHandle,
+        protect::{Protected, Target, as_it_is, never_asked, protect_asking},
+        question::Asked,
         replay::Replay,
         response::Verdict,
     },
@@ -34,6 +36,14 @@ pub struct Operation<F = Json> {
     idempotency: Idempotency,
     scope: Scope,
     format: PhantomData<fn() -> F>,
+}
+
+/// Why an operation has no result.
+pub(super) enum Failing<E> {
+    /// The handler's error, which isn't recorded.
+    Passing(E),
+    /// The failure that's recorded, and the handler's error if the handler ran.
+    Final(RecordedFailure, Option<E>),
 }
 
 impl Operation {
@@ -152,6 +162,11 @@ impl<F: Format> Operation<F> {
             Some(tenant) => StoredKey::new(&self.scope.of_tenant(&tenant), key),
             None => StoredKey::new(&self.scope, key),
         }
+    }
+
+    /// Returns the same operation over another `Idempotency` of this function.
+    pub(super) fn over(self, idempotency: Idempotency) -> Self {
+        Self { idempotency, ..self }
     }
 
     pub(crate) fn idempotency(&self) -> &Idempotency {
@@ -330,7 +345,26 @@ impl<F: Format> Operation<F> {
         H: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let target_key = self.stored_key(key.borrow());
+        self.run_asking(key.borrow(), payload, operation, never_asked()).await
+    }
+
+    /// As [`run_with_replay`](Self::run_with_replay), for an operation that may have a reconciler.
+    pub(super) async fn run_asking<T, E, P, H, Fut, Asking>(
+        &self,
+        key: &Key,
+        payload: &P,
+        operation: H,
+        question: Option<impl FnOnce(ClaimHandle) -> Asking>,
+    ) -> Result<(T, Option<Replay>), RunError<E>>
+    where
+        T: Serialize + DeserializeOwned + 'static,
+        E: fmt::Display + 'static,
+        P: Serialize + ?Sized,
+        H: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        Asking: Future<Output = Asked<Result<T, Failing<E>>>>,
+    {
+        let target_key = self.stored_key(key);
         let invocation = self.idempotency.invocation();
         let (fingerprint, text) = self.fingerprint_and_text(&target_key, payload)?;
         let target = Target {
@@ -341,15 +375,17 @@ impl<F: Format> Operation<F> {
             way: self.idempotency.way(),
             inside: None,
         };
-        let judge = |result: Result<T, E>, policy: ErrorPolicy| {
+        let judge = |result: Result<T, E>, policy: ErrorPolicy| -> (Verdict, Result<T, Failing<E>>) {
             let error = match result {
                 Ok(value) => return (Verdict::result::<T, F>(&target_key, &value), Ok(value)),
                 Err(error) => error,
             };
             let said = match policy.on_shown(&error) {
                 OnError::Record(said) => said,
-                OnError::Release => return (Verdict::Release { interrupted: false }, Err((error, None))),
-                OnError::Interrupt => return (Verdict::Interrupt, Err((error, None))),
+                OnError::Release => {
+                    return (Verdict::Release { interrupted: false }, Err(Failing::Passing(error)));
+                }
+                OnError::Leave => return (Verdict::Unanswered { until: None }, Err(Failing::Passing(error))),
             };
             let described = || {
                 let own = own::shown_by(&error).error_type;
@@ -357,21 +393,25 @@ impl<F: Format> Operation<F> {
                 RecordedFailure::new(error_type, error.to_string())
             };
             let failure = said.unwrap_or_else(described);
-            (Verdict::failure(&failure), Err((error, Some(failure))))
+            (Verdict::failure(&failure), Err(Failing::Final(failure, Some(error))))
         };
         attempting(&invocation, &target_key);
-        let protected = protect(self.idempotency.driver(), target, operation, judge, as_it_is).await;
+        let driver = self.idempotency.driver();
+        let protected = protect_asking(driver, target, operation, judge, as_it_is, question).await;
         let protected = protected.map_err(|error| refused_within(&invocation, &target_key, error))?;
-        if let (Some(cache), Some(text)) = (self.idempotency.driver().cache(), text) {
+        if let (Some(cache), Some(text)) = (driver.cache(), text) {
             cache.remember(&target_key, fingerprint, text);
         }
         match protected {
             Protected::Ran(Ok(value)) | Protected::RanUnrecorded(Ok(value)) => Ok((value, None)),
             // This call gets the recorded failure too, like its duplicates.
-            Protected::Ran(Err((_, Some(failure)))) => Err(RunError::Recorded(failure)),
-            Protected::Ran(Err((error, None))) | Protected::RanUnrecorded(Err((error, _))) => {
-                Err(RunError::Handler(error))
+            Protected::Ran(Err(Failing::Final(failure, _)))
+            | Protected::RanUnrecorded(Err(Failing::Final(failure, None))) => {
+                Err(RunError::Recorded(failure))
             }
+            Protected::RanUnrecorded(Err(Failing::Final(_, Some(error))))
+            | Protected::Ran(Err(Failing::Passing(error)))
+            | Protected::RanUnrecorded(Err(Failing::Passing(error))) => Err(RunError::Handler(error)),
             Protected::Replayed(replay) => Ok((replay.result_of::<T, F, E>(&target_key)?, Some(replay))),
         }
     }

@@ -15,6 +15,7 @@ mod modes;
 mod operator;
 mod optimistic;
 mod outages;
+mod reconcile;
 mod requests;
 mod results;
 mod settings;

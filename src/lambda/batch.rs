@@ -159,7 +159,7 @@ mod sqs;
 mod visibility;
 
 pub use dynamodb::DynamoDbRecord;
-use handler::{Handle, KeyOf};
+use handler::{Handle, KeyOf, QuestionOf, question_of};
 pub use kafka::KafkaRecord;
 pub use kinesis::KinesisRecord;
 pub use lanes::scope_caller;
@@ -185,8 +185,9 @@ use crate::{
     error::Error,
     failure::Failure,
     future::BoxFuture,
-    idempotency::Idempotency,
+    idempotency::{Found, Idempotency},
     lambda::event::IntoKey,
+    run::handle::ClaimHandle,
     selector::{self, Selector},
 };
 
@@ -324,6 +325,7 @@ pub struct Batch<R> {
     idempotency: Idempotency,
     key: KeyOf<R>,
     handler: Arc<dyn Handle<R>>,
+    question: Option<QuestionOf<R>>,
     choices: Choices,
     /// The fields to compare. `None` means those that the key brings, or the whole record.
     fingerprinted: Option<Arc<[Selector]>>,
@@ -364,6 +366,7 @@ impl<R> Batch<R> {
             idempotency: idempotency.clone(),
             key: Arc::new(move |record| key(record).into_key()),
             handler: Arc::new(handler),
+            question: None,
             choices,
             fingerprinted: None,
             source_name: None,
@@ -381,6 +384,45 @@ impl<R> Batch<R> {
     /// but ASCII letters, digits, `-`, `_` and `.`.
     pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
         self.idempotency = self.idempotency.named(name.as_ref())?;
+        Ok(self)
+    }
+
+    /// Asks `question` before a record's handler runs again after an attempt that ended without an answer, as
+    /// [`Operation::reconcile`](crate::Operation::reconcile) does. The question gets the new claim and the record. `T` is
+    /// the type that the handler returns.
+    ///
+    /// While it's unknown whether the earlier attempt had its effect, the record is redelivered. With the feature
+    /// `sqs-visibility`, `hide_while_in_progress` hides a message until the next question. In a stream, each question uses
+    /// up one of `MaximumRetryAttempts`, and holds the shard up.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Failure, Found, Idempotency, Key, lambda::batch::SqsMessage, store::memory::MemoryStore};
+    /// # async fn find(_: String) -> Result<Option<String>, std::io::Error> { Ok(None) }
+    /// # async fn ship(_: SqsMessage) -> Result<String, Failure> { Ok("parcel 17".to_owned()) }
+    /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let worker = idempotency
+    ///     .sqs(|message| Key::from_json(message, "/order_id"), ship)
+    ///     .reconcile(|claim, _| async move {
+    ///         Ok(match find(claim.derive_key("parcel")).await? {
+    ///             Some(parcel) => Found::Happened(parcel),
+    ///             None => Found::DidNotHappen,
+    ///         })
+    ///     })?;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Same as [`Operation::reconcile`](crate::Operation::reconcile).
+    pub fn reconcile<T, Q, Fut>(mut self, question: Q) -> Result<Self, Error>
+    where
+        R: 'static,
+        T: Serialize,
+        Q: Fn(ClaimHandle, R) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Found<T>, Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
+    {
+        self.idempotency = self.idempotency.asking()?;
+        self.question = Some(question_of(question));
         Ok(self)
     }
 
@@ -522,6 +564,7 @@ impl<R> Clone for Batch<R> {
             idempotency: self.idempotency.clone(),
             key: Arc::clone(&self.key),
             handler: Arc::clone(&self.handler),
+            question: self.question.clone(),
             choices: self.choices,
             fingerprinted: self.fingerprinted.clone(),
             source_name: self.source_name.clone(),

@@ -488,7 +488,7 @@ fn judge<R: Serialize, E: Into<Diagnostic> + fmt::Debug + 'static>(
     };
     match policy.on(&error) {
         OnError::Release => (Verdict::Release { interrupted: false }, Err(RunError::Handler(error))),
-        OnError::Interrupt => (Verdict::Interrupt, Err(RunError::Handler(error))),
+        OnError::Leave => (Verdict::Unanswered { until: None }, Err(RunError::Handler(error))),
         // This delivery gets the recorded failure too, like its duplicates.
         OnError::Record(Some(said)) => (Verdict::failure(&said), Err(RunError::Recorded(said))),
         OnError::Record(None) => {

@@ -22,7 +22,7 @@ use crate::{
     key::Key,
     key_fields::KeyFields,
     lambda::{
-        batch::{Batch, DynamoDbRecord, KafkaRecord, KinesisRecord, SqsMessage},
+        batch::{Batch, DynamoDbRecord, KafkaRecord, KinesisRecord, Record, SqsMessage},
         http::{self, HttpLayer},
         keys, tenant,
     },

@@ -273,7 +273,7 @@ impl Drop for Forget<'_> {
 mod tests {
     use super::*;
     use crate::{
-        record::{Generation, Owner},
+        record::{Generation, Mark, Owner},
         settings::Execution,
     };
 
@@ -299,7 +299,7 @@ mod tests {
             lock_acquired_at: Timestamp::from_secs(1000),
             execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_secs(2000)),
-            interrupted: false,
+            mark: Mark::None,
             request_id: Some("invocation".into()),
             trace: None,
             state: State::Failed(Outcome::Retained(stored)),

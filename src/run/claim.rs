@@ -1,6 +1,6 @@
 //! The [`Claim`]: the exclusive right to run one operation.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 
@@ -10,12 +10,12 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     observe,
-    protocol::{Action, End, Event, Held, Limits, State},
+    protocol::{Action, End, Event, Held, Intent, Limits, State},
     record::{Owner, Status},
     run::{
         driver::{Declined, Driver, Ending, Way},
         handle::ClaimHandle,
-        refusal::{fenced, not_released, unrecorded},
+        refusal::{Refused, fenced, not_released, unrecorded},
         replay::Replay,
         response::Verdict,
         unenforced::Unenforced,
@@ -138,6 +138,33 @@ impl Claim {
         self.handle.held()
     }
 
+    /// Whether the remote system must be asked for an earlier attempt's effect before the handler runs.
+    pub(super) fn is_asking(&self) -> bool {
+        self.state.is_asking()
+    }
+
+    /// As [`Right::did_not_happen`](super::right::Right::did_not_happen). Reports the refusal.
+    pub(super) async fn did_not_happen(&mut self) -> Result<(), Refused> {
+        let (key, requests) = (self.handle.key(), self.driver.to_store(None));
+        let (opened, cause) =
+            self.driver.drive(key, &mut self.state, Event::DidNotHappen, &requests).await.opened();
+        match opened {
+            Ok(_) => Ok(()),
+            Err(refusal) => {
+                let refused = Refused::of(key, refusal, cause, &self.state, self.driver.now());
+                Err(refused.reported(key))
+            }
+        }
+    }
+
+    /// As [`Right::unanswered_until`](super::right::Right::unanswered_until).
+    pub(super) fn unanswered_until(&self, now: Timestamp, ask_again_after: Option<Duration>) -> Timestamp {
+        match self.state.unanswered(now, ask_again_after) {
+            Intent::Unanswered { until } => until,
+            _ => self.held().lock.lease_until,
+        }
+    }
+
     /// Whether an extension found that the claim isn't held anymore.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost
@@ -213,10 +240,13 @@ impl Claim {
         if let Some(right) = &mut self.unenforced {
             return right.settle(verdict).await;
         }
-        let status = verdict.status();
+        let (status, is_asking) = (verdict.status(), self.is_asking());
         let key = self.handle.key();
         let requests = self.driver.to_store(None);
         let ending = self.driver.settle(key, &mut self.state, verdict, &requests, self.is_copied).await;
+        if is_asking {
+            observe::asked_remotely(key, &self.held(), status);
+        }
         self.report(&ending, status);
         ending
     }
@@ -246,8 +276,7 @@ impl Claim {
         let cause = ending.store_error.as_ref().map(|error| error as _);
         match &ending.end {
             End::Recorded | End::Unrecorded(_) if status == Status::Started => {
-                let rules = self.driver.rules();
-                observe::interrupted(key, &held, ending.end == End::Recorded, rules.execution, cause);
+                observe::interrupted(key, &held, ending.end == End::Recorded, &self.driver.rules(), cause);
             }
             End::Recorded => observe::settled(key, &held, status),
             End::Superseded(_) | End::Fenced(_) => observe::fenced(key, &held),
@@ -273,7 +302,7 @@ impl Claim {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the lease extended or unchanged; it's never shorter than before.
-    pub async fn extend(&mut self, length: std::time::Duration) -> Result<(), Error> {
+    pub async fn extend(&mut self, length: Duration) -> Result<(), Error> {
         let until = self.driver.now().saturating_add(length);
         if until <= self.handle.lease_until() {
             return Ok(());

@@ -12,10 +12,12 @@ use crate::{
     error::Error,
     fingerprint::Fingerprint,
     future::BoxFuture,
-    internal::StoredKeyExt as _,
+    internal::{SettingsExt as _, StoredKeyExt as _},
     invocation::Invocation,
     key::StoredKey,
-    protocol::{Action, Decline, End, Event, Fault, Held, Input, Limits, Plan, Refusal, Rules, State, step},
+    protocol::{
+        Action, Decline, End, Event, Fault, Held, Input, Limits, Plan, Reconcile, Refusal, Rules, State, step,
+    },
     record::{Owner, Record},
     run::{brake::Brake, cache::LocalCache, refusal::Refused, staging::NO_TRANSACTIONS},
     settings::Settings,
@@ -49,6 +51,8 @@ pub(crate) struct Driver {
     pub(crate) settings: Arc<Settings>,
     /// The clock. Every time limit is kept by it.
     pub(crate) clock: LaterClock,
+    /// Whether the operation has a reconciler.
+    pub(crate) is_reconciled: bool,
 }
 
 /// The part of a [`Driver`] that all operations of a process share.
@@ -195,6 +199,11 @@ impl Driver {
             skew_margin: self.settings.skew_margin,
             retention: self.settings.retention,
             execution: self.settings.execution,
+            // A run that isn't enforced asks nothing.
+            reconcile: (self.is_reconciled && self.settings.is_enforced()).then_some(Reconcile {
+                arrives_within: self.settings.effects_arrive_within,
+                reruns_when_absent: self.settings.rerun_when_absent,
+            }),
         }
     }
 
@@ -336,7 +345,7 @@ impl Driven {
     /// Returns whether the handler may run, and the store's last error.
     pub(super) fn opened(self) -> (Result<Opened, Refusal>, Option<StoreError>) {
         let opened = match self.action {
-            Action::Claimed(held) => Ok(Opened::Claimed(held)),
+            Action::Claimed(held) | Action::Ask(held) => Ok(Opened::Claimed(held)),
             Action::Open => Ok(Opened::Open),
             Action::Replay(record) => Ok(Opened::Recorded(Box::new(record))),
             Action::Refused(refusal) => Err(refusal),

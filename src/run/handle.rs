@@ -48,7 +48,7 @@ impl ClaimHandle {
     /// killed or frozen, or its handler panicked, was dropped or was cut off. Later attempts don't reset this,
     /// even if one of them released the key.
     pub fn is_takeover(&self) -> bool {
-        self.claim.held.lock.interrupted
+        self.claim.held.lock.mark.is_interrupted()
     }
 
     /// The fencing token: it grows with every claim of the key. A system that the handler writes to can

@@ -21,6 +21,8 @@ use crate::{
         claim::Begun,
         context::{OperationContext, Running, refusals_around, within},
         driver::{Declined, Driver, Ending, Inside, Way},
+        handle::ClaimHandle,
+        question::{Asked, without_outcome},
         refusal::{self, RefusedBy, alone_in_doubt, declined, refusal_error, unresolved, wrong_closure_type},
         replay::Replay,
         response::Verdict,
@@ -65,20 +67,6 @@ impl Protected<()> {
     }
 }
 
-/// Why a wrapper has no answer.
-pub(crate) enum Stopped {
-    /// The library returns this error instead of an answer.
-    Refused(Error),
-    /// The handler panicked with this payload; the claim is already settled.
-    Panicked(Box<dyn Any + Send>),
-}
-
-impl From<Error> for Stopped {
-    fn from(error: Error) -> Self {
-        Self::Refused(error)
-    }
-}
-
 /// The decision about a delivery.
 enum Entry<'t> {
     /// Run the handler under this right.
@@ -118,6 +106,13 @@ pub(crate) fn as_it_is<T: 'static>(answer: AnyAnswer) -> Option<Ready<T>> {
     answer.downcast::<T>().ok().map(|answer| ready(*answer))
 }
 
+pub(crate) use crate::run::question::Stopped;
+
+/// The question of an operation without a reconciler.
+pub(crate) fn never_asked<U>() -> Option<fn(ClaimHandle) -> Ready<Asked<U>>> {
+    None
+}
+
 /// Like [`protect_caught`], but resumes the handler's panic.
 ///
 /// # Errors
@@ -134,7 +129,28 @@ where
     Fut: Future<Output = T>,
     Again: Future<Output = T>,
 {
-    protect_caught(driver, target, handler, judge, again).await.map_err(|stopped| match stopped {
+    protect_asking(driver, target, handler, judge, again, never_asked()).await
+}
+
+/// Like [`protect`], for an operation that may have a reconciler.
+///
+/// # Errors
+///
+/// As [`protect_caught`].
+pub(crate) async fn protect_asking<T, U, Fut, Again, Asking>(
+    driver: &Driver,
+    target: Target<'_>,
+    handler: impl FnOnce() -> Fut,
+    judge: impl FnMut(T, ErrorPolicy) -> (Verdict, U),
+    again: impl FnMut(AnyAnswer) -> Option<Again>,
+    question: Option<impl FnOnce(ClaimHandle) -> Asking>,
+) -> Result<Protected<U>, Error>
+where
+    Fut: Future<Output = T>,
+    Again: Future<Output = T>,
+    Asking: Future<Output = Asked<U>>,
+{
+    protect_caught(driver, target, handler, judge, again, question).await.map_err(|stopped| match stopped {
         Stopped::Refused(error) => error,
         // The runtime gets the original panic.
         Stopped::Panicked(payload) => resume_unwind(payload),
@@ -148,6 +164,8 @@ where
 /// `again` turns the answer of the handler's `on_declined` closure into a result. `again` returns `None` if the
 /// answer has the wrong type.
 ///
+/// If an earlier attempt ended without an answer, and the driver's rules say so, `question` is asked before `handler`.
+///
 /// # Errors
 ///
 /// As [`Operation::begin`](crate::Operation::begin), when nothing ran; [`ErrorKind::InProgress`] or
@@ -157,16 +175,18 @@ where
 ///
 /// If idempotency isn't enforced, the handler runs without a claim, and the only errors are its panic and those of
 /// its own writes.
-pub(crate) async fn protect_caught<T, U, Fut, Again>(
+pub(crate) async fn protect_caught<T, U, Fut, Again, Asking>(
     driver: &Driver,
     target: Target<'_>,
     handler: impl FnOnce() -> Fut,
     mut judge: impl FnMut(T, ErrorPolicy) -> (Verdict, U),
     mut again: impl FnMut(AnyAnswer) -> Option<Again>,
+    question: Option<impl FnOnce(ClaimHandle) -> Asking>,
 ) -> Result<Protected<U>, Stopped>
 where
     Fut: Future<Output = T>,
     Again: Future<Output = T>,
+    Asking: Future<Output = Asked<U>>,
 {
     let key = target.key.clone();
     let driver = &driver.begun(&target.invocation);
@@ -184,6 +204,18 @@ where
             return caught(running).await.map(Protected::RanUnrecorded).map_err(Stopped::Panicked);
         }
     };
+    if let (true, Some(question), Some(claim)) = (right.is_asking(), question, context.claim.clone()) {
+        let asking = Box::pin(within(context.of_question(), question(claim)));
+        let asked = match right.watch(driver.clock(), asking).await {
+            Ended::Returned(Asked::Answer(verdict, answer)) => {
+                return Box::pin(reconciled(driver, right, verdict))
+                    .await
+                    .map(|settled| settled.with(answer));
+            }
+            asked => asked.without_outcome(),
+        };
+        right = Box::pin(without_outcome(driver, right, asked)).await?;
+    }
     let refusals = context.refusals.clone();
     // Judging the result, such as serialising it, runs the user's code too, and may panic. So it's part of the watched
     // future. That future is boxed, since every future that contains it would otherwise reserve its size again.
@@ -266,6 +298,20 @@ async fn enter<'t>(
         running: Some(Running::inside(key)),
     };
     Ok(Entry::Run(Box::new((right, staging, context))))
+}
+
+/// Records the outcome that the question found.
+async fn reconciled(
+    driver: &Driver,
+    mut right: Right<'_>,
+    verdict: Verdict,
+) -> Result<Protected<()>, Stopped> {
+    match finish(driver, &mut right, verdict, None).await? {
+        Finished::Settled(settled) => Ok(settled),
+        Finished::NotCommitted(Declined { why, store_error, .. }) => {
+            Err(declined(right.key(), why, store_error, false).into())
+        }
+    }
 }
 
 /// Ends an operation whose handler gave no answer. `declined_error` is the error for which `on_declined` was called, if it
@@ -409,6 +455,8 @@ fn failure(
 /// Returns the verdict for a handler of `key` that panicked.
 fn panic_verdict(driver: &Driver, key: &StoredKey, refusals: &Refusals) -> Verdict {
     match failure(driver, key, refusals, "Panic", "the handler panicked") {
+        // A reconciler may find the panicked handler's effect.
+        _ if driver.rules().reconcile.is_some() => Verdict::Unanswered { until: None },
         // The handler gave no answer, and the next run must learn of that.
         Verdict::Release { .. } => Verdict::Release { interrupted: true },
         recorded => recorded,
@@ -519,7 +567,7 @@ fn cut_off(driver: &Driver, right: &Right<'_>, is_replaced: bool) -> Error {
     match right {
         Right::Claim(claim) => {
             let until = driver.rules().claimable_at(claim.held().lock.lease_until);
-            refusal::cut_off(key, driver.settings.execution, until, is_replaced, now)
+            refusal::cut_off(key, &driver.rules(), until, is_replaced, now)
         }
         Right::Optimistic(it) if it.is_in_doubt() => unresolved(key, None, None, now),
         Right::Optimistic(_) | Right::Unenforced(_) => refusal::cut_off_unclaimed(key),

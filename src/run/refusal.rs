@@ -8,7 +8,7 @@ use crate::{
     internal::StoreErrorExt as _,
     key::StoredKey,
     observe,
-    protocol::{Decline, End, Refusal, State},
+    protocol::{Decline, End, Refusal, Rules, State},
     record::Record,
     settings::Execution,
     store::{StoreError, StoreErrorKind},
@@ -202,16 +202,58 @@ pub(super) fn not_released(key: &StoredKey, cause: Option<StoreError>) -> Error 
     because(error, cause)
 }
 
+/// Returns the error for a question without an answer yet. It's asked again from `until` on.
+pub(super) fn not_known(
+    key: &StoredKey,
+    rules: &Rules,
+    until: Timestamp,
+    cause: Option<Box<dyn std::error::Error + Send + Sync>>,
+    now: Timestamp,
+) -> Error {
+    let what = match cause {
+        None => "isn't known yet",
+        Some(_) => "couldn't be asked for",
+    };
+    let kind = match rules.reruns_when_absent() {
+        true => ErrorKind::InProgress,
+        false => ErrorKind::OutcomeUnknown,
+    };
+    let message = format!(
+        "{key}: an earlier attempt ended without an answer, and its effect {what}; the next attempt asks again, so retry \
+         then"
+    );
+    let error = Error::new(kind, message).with_retry_after(now.until(until));
+    match cause {
+        Some(cause) => error.with_source(cause),
+        None => error,
+    }
+}
+
+/// Returns the error for a question that was cut off, because the invocation's time or the lease ran out.
+pub(super) fn question_cut_off(key: &StoredKey, until: Option<Timestamp>, now: Timestamp) -> Error {
+    let message = format!(
+        "{key}: the time ran out while the effect of an earlier attempt was asked for; the next attempt asks again, so \
+         retry when the lease has expired"
+    );
+    Error::new(ErrorKind::InProgress, message)
+        .with_retry_after(until.map_or(DEFAULT_RETRY, |until| now.until(until)))
+}
+
 /// Returns the error for a handler that was cut off under a claim. The key becomes claimable at `until`. `is_replaced`
 /// says whether the claim was lost because an operator settled or released the record.
 pub(super) fn cut_off(
     key: &StoredKey,
-    execution: Execution,
+    rules: &Rules,
     until: Timestamp,
     is_replaced: bool,
     now: Timestamp,
 ) -> Error {
-    match execution {
+    match rules.execution {
+        _ if rules.reconcile.is_some() => Error::new(
+            ErrorKind::InProgress,
+            format!("{key}: {CUT_OFF}; retry later: the next attempt asks for the effect of this one"),
+        )
+        .with_retry_after(now.until(until)),
         Execution::AtLeastOnce => {
             Error::new(ErrorKind::InProgress, format!("{key}: {CUT_OFF}; retry when the lease has expired"))
                 .with_retry_after(now.until(until))

@@ -35,8 +35,9 @@ pub(crate) enum Verdict {
     /// The key is released: nothing happened, or the effect is allowed to happen again. If `interrupted`, the record
     /// remembers that the handler ended without an answer.
     Release { interrupted: bool },
-    /// The handler's process ended without an answer: the claim's lease ends soon (T9).
-    Interrupt,
+    /// There's no answer: the claim is marked, and its lease ends at this time (T9). `None`: when the handler's effect
+    /// has arrived, if ever.
+    Unanswered { until: Option<Timestamp> },
 }
 
 impl Verdict {
@@ -49,7 +50,7 @@ impl Verdict {
     pub(crate) fn response(&self) -> Option<&Bytes> {
         match self {
             Self::Complete(response, _) | Self::Fail(Some(response)) => Some(response),
-            Self::CompleteOmitted | Self::Fail(None) | Self::Release { .. } | Self::Interrupt => None,
+            Self::CompleteOmitted | Self::Fail(None) | Self::Release { .. } | Self::Unanswered { .. } => None,
         }
     }
 
@@ -88,13 +89,13 @@ impl Verdict {
             Self::Complete(..) | Self::CompleteOmitted => Status::Completed,
             Self::Fail(_) => Status::Failed,
             Self::Release { .. } => Status::Released,
-            Self::Interrupt => Status::Started,
+            Self::Unanswered { .. } => Status::Started,
         }
     }
 
     /// Whether this verdict records neither a success nor a failure.
     pub(crate) fn is_without_outcome(&self) -> bool {
-        matches!(self, Self::Release { .. } | Self::Interrupt)
+        matches!(self, Self::Release { .. } | Self::Unanswered { .. })
     }
 
     /// Whether this verdict records a success. Only a success commits the handler's own writes.

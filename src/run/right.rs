@@ -1,7 +1,10 @@
 //! The rights under which a handler runs: a claim, an optimistic run, which may be in the caller's own transaction, and
 //! the right of a run that isn't enforced.
 
-use std::future::{Future, pending};
+use std::{
+    future::{Future, pending},
+    time::Duration,
+};
 
 use crate::{
     error::Error,
@@ -25,7 +28,7 @@ use crate::{
         watch::{CutOff, Ended, watch},
     },
     store::{OwnWrites, StoreError},
-    time::Clock,
+    time::{Clock, Timestamp},
 };
 
 /// The right that a handler runs under.
@@ -82,6 +85,39 @@ impl<'t> Right<'t> {
             Self::Claim(claim) => claim.key(),
             Self::Optimistic(it) => it.key(),
             Self::Unenforced(it) => it.key(),
+        }
+    }
+
+    /// Whether the remote system must be asked for an earlier attempt's effect before the handler runs.
+    pub(super) fn is_asking(&self) -> bool {
+        matches!(self, Self::Claim(claim) if claim.is_asking())
+    }
+
+    /// Continues after a question whose answer is that the earlier attempt had no effect.
+    ///
+    /// # Errors
+    ///
+    /// The handler may not run, or no time is left for it.
+    pub(super) async fn did_not_happen(&mut self) -> Result<(), Refused> {
+        match self {
+            Self::Claim(claim) => claim.did_not_happen().await,
+            Self::Optimistic(_) | Self::Unenforced(_) => Ok(()),
+        }
+    }
+
+    /// When the lease ends that's left to the next attempt; see [`State::unanswered`](crate::protocol::State::unanswered).
+    pub(super) fn unanswered_until(&self, now: Timestamp, ask_again_after: Option<Duration>) -> Timestamp {
+        match self {
+            Self::Claim(claim) => claim.unanswered_until(now, ask_again_after),
+            Self::Optimistic(_) | Self::Unenforced(_) => now,
+        }
+    }
+
+    /// When the claim's lease ends, if there's a claim.
+    pub(super) fn lease_until(&self) -> Option<Timestamp> {
+        match self {
+            Self::Claim(claim) => Some(claim.held().lock.lease_until),
+            Self::Optimistic(_) | Self::Unenforced(_) => None,
         }
     }
 

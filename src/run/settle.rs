@@ -79,7 +79,8 @@ impl Driver {
                 Intent::Fail(self.outcome(key, state, failure, None, until).await)
             }
             Verdict::Release { interrupted } => Intent::Release { interrupted },
-            Verdict::Interrupt => Intent::Interrupt,
+            Verdict::Unanswered { until: Some(until) } => Intent::Unanswered { until },
+            Verdict::Unanswered { until: None } => state.unanswered(self.now(), None),
             Verdict::CompleteOmitted => {
                 observe::not_retained(key, None, None);
                 Intent::Complete(Outcome::Omitted)

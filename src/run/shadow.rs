@@ -251,7 +251,7 @@ async fn ask(
     observe::asked(stopwatch);
     let (opened, store_error) = driven.opened();
     let refusal = match opened {
-        Ok(Opened::Claimed(held)) => return Found::Free(state, held.lock.interrupted),
+        Ok(Opened::Claimed(held)) => return Found::Free(state, held.lock.mark.is_interrupted()),
         Ok(Opened::Open) => return Found::Free(state, false),
         Ok(Opened::Recorded(record)) => return Found::Recorded(record),
         Err(refusal) => refusal,
@@ -272,6 +272,6 @@ fn is_same(record: &Record, verdict: &Verdict) -> Option<bool> {
         Verdict::Complete(response, _) => Some(!is_failure && recorded.is_of(response)?),
         Verdict::Fail(Some(failure)) => Some(is_failure && recorded.is_of(failure)?),
         Verdict::CompleteOmitted | Verdict::Fail(None) => None,
-        Verdict::Release { .. } | Verdict::Interrupt => Some(false),
+        Verdict::Release { .. } | Verdict::Unanswered { .. } => Some(false),
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     protocol::{Decline, End, Event, Held, Limits, first_call_until, refusal_for},
-    record::{Generation, Lock, Owner},
+    record::{Generation, Lock, Mark, Owner},
     run::{
         driver::{Declined, Driver, Ending, Inside, Way},
         handle::ClaimHandle,
@@ -84,7 +84,7 @@ impl<'t> Unenforced<'t> {
             lease_until: self.limits.lease_until,
             execution: Execution::AtLeastOnce,
             expires_at: Some(self.limits.lease_until),
-            interrupted: false,
+            mark: Mark::None,
             request_id: None,
             trace: None,
         };

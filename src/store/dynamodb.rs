@@ -19,7 +19,7 @@
 //! | `claimed_at` | N | all | when the claim was made; ms since the Unix epoch |
 //! | `lease_until` | N | STARTED | when the lease ends; ms since the Unix epoch |
 //! | `expires_at` | N | all, except unsettled at-most-once claims | expiry in **whole seconds**, rounded up (TTL) |
-//! | `mark` | S | if an earlier attempt ended without an answer | `interrupted`: that attempt may have had effects |
+//! | `mark` | S | if an attempt ended without an answer | `interrupted`: an earlier one, which may have had effects; `unanswered`: this claim itself, and nothing runs under it; `reconciled`: the outcome was found by asking |
 //! | `execution` | S | at-most-once claims, settled or not | `at-most-once`: the claim's handler never starts again |
 //! | `request_id` | S | all, if known | the invocation that made the claim |
 //! | `trace` | S | none yet | the trace of the run under the claim |

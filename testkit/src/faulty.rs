@@ -18,8 +18,8 @@ use lambda_idempotency::{
     StoredKey,
     settings::Execution,
     store::{
-        BoxFuture, Generation, Outcome, Owner, Place, Put, PutOutcome, Record, ResponseChunks, State, Status,
-        Store, StoreError, StoreErrorKind, StoredResponse,
+        BoxFuture, Generation, Mark, Outcome, Owner, Place, Put, PutOutcome, Record, ResponseChunks, State,
+        Status, Store, StoreError, StoreErrorKind, StoredResponse,
     },
     time::{Clock as _, Timestamp, system_clock},
 };
@@ -227,10 +227,12 @@ impl Faulty {
                 Sabotage::ExtensionCounts if Act::of(put) == Act::Extend => record.attempt += 1,
                 Sabotage::ExtensionLosesRequestId if Act::of(put) == Act::Extend => record.request_id = None,
                 Sabotage::ExtensionForgetsInterrupted if Act::of(put) == Act::Extend => {
-                    record.interrupted = false;
+                    record.mark = Mark::None;
                 }
                 Sabotage::SettlementForgetsInterrupted if is_settled(&record) => {
-                    record.interrupted &= record.status() == Status::Released;
+                    if record.status() != Status::Released {
+                        record.mark = Mark::None;
+                    }
                 }
                 Sabotage::ExpiryOnlyGrows => record.expires_at = record.expires_at.max(current.expires_at),
                 _ => {}
@@ -292,7 +294,7 @@ impl Faulty {
             Sabotage::Lost(Field::RequestId) => record.request_id = None,
             Sabotage::Lost(Field::Trace) => record.trace = None,
             Sabotage::Lost(Field::Execution) => record.execution = Execution::AtLeastOnce,
-            Sabotage::Lost(Field::Interrupted) => record.interrupted = false,
+            Sabotage::Lost(Field::Interrupted) => record.mark = Mark::None,
             Sabotage::Lost(Field::ExpiresAt) => {
                 record.expires_at = record.expires_at.or(Some(Timestamp::default()))
             }
@@ -352,7 +354,7 @@ impl Faulty {
                 lock_acquired_at: Timestamp::default(),
                 execution: Execution::AtLeastOnce,
                 expires_at: Some(Timestamp::default()),
-                interrupted: false,
+                mark: Mark::None,
                 request_id: None,
                 trace: None,
                 state: State::Completed(outcome),
@@ -397,7 +399,7 @@ fn keep(record: &mut Record, current: &Record, field: Field, always: bool) {
         Field::Fingerprint => record.fingerprint = current.fingerprint,
         Field::LockAcquiredAt => record.lock_acquired_at = current.lock_acquired_at,
         Field::ExpiresAt if always || record.expires_at.is_none() => record.expires_at = current.expires_at,
-        Field::Interrupted if always || !record.interrupted => record.interrupted = current.interrupted,
+        Field::Interrupted if always || !record.mark.is_interrupted() => record.mark = current.mark,
         Field::Execution if always || record.execution == Execution::AtLeastOnce => {
             record.execution = current.execution;
         }

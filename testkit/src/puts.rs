@@ -52,12 +52,14 @@ pub fn settle(held: &Lock, settlement: Settlement) -> Put {
 pub fn settled(record: &Record, settlement: Settlement) -> Record {
     let (state, expires_at, interrupted) = match settlement {
         Settlement::Complete(outcome, expires_at) => {
-            (State::Completed(outcome), expires_at, record.interrupted)
+            (State::Completed(outcome), expires_at, record.mark.is_interrupted())
         }
-        Settlement::Fail(outcome, expires_at) => (State::Failed(outcome), expires_at, record.interrupted),
+        Settlement::Fail(outcome, expires_at) => {
+            (State::Failed(outcome), expires_at, record.mark.is_interrupted())
+        }
         Settlement::Release { expires_at, interrupted } => (State::Released, expires_at, interrupted),
     };
-    Record { state, expires_at: Some(expires_at), interrupted, ..record.clone() }
+    Record { state, expires_at: Some(expires_at), mark: interrupted.into(), ..record.clone() }
 }
 
 /// T7: the owner extends its lease and changes the expiry.

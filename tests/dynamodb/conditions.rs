@@ -34,7 +34,7 @@ fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
         ("generation", Record { generation: Generation::new(base.generation.get() + 1), ..base.clone() }),
         ("generation", Record { generation: Generation::new(base.generation.get() - 1), ..base.clone() }),
         ("lock_acquired_at", Record { lock_acquired_at: later(base.lock_acquired_at), ..base.clone() }),
-        ("interrupted", Record { interrupted: !base.interrupted, ..base.clone() }),
+        ("interrupted", Record { mark: (!base.mark.is_interrupted()).into(), ..base.clone() }),
         ("fingerprint", Record { fingerprint: Fingerprint::from_digest([0xf2; 32]), ..base.clone() }),
         ("attempt", Record { attempt: 7, ..base.clone() }),
         ("request_id", Record { request_id: None, ..base.clone() }),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use lambda_idempotency::{
     StoredKey,
     store::{
-        Outcome, Put, Record, State, StoreBuilder, StoreErrorKind, StoredResponse,
+        Mark, Outcome, Put, Record, State, StoreBuilder, StoreErrorKind, StoredResponse,
         dynamodb::{DynamoDbStore, OperationEnded},
     },
 };
@@ -203,7 +203,7 @@ async fn event_details_omit_the_response() {
         "expires_at": 2_095_086_461_000_u64,
     });
     assert_eq!(serde_json::to_value(&found).unwrap(), detail);
-    let bare = Record { request_id: None, interrupted: true, ..with_state(State::Failed(inline())) };
+    let bare = Record { request_id: None, mark: Mark::Interrupted, ..with_state(State::Failed(inline())) };
     let bare = serde_json::to_value(ended(None, Some(&bare)).await.unwrap()).unwrap();
     assert_eq!((&bare["outcome"], &bare["interrupted"]), (&json!("failed"), &json!(true)));
     assert!(bare.get("request_id").is_none());

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use lambda_idempotency::{
     Fingerprint, StoredKey,
     settings::Execution,
-    store::{Generation, Lock, Outcome, Owner, Place, Put, Record, State, StoredResponse},
+    store::{Generation, Lock, Mark, Outcome, Owner, Place, Put, Record, State, StoredResponse},
     time::Timestamp,
 };
 use testkit::puts::{self, Settlement};
@@ -39,7 +39,7 @@ pub(crate) fn lock() -> Lock {
         lease_until: ms(1_795_000_060_125),
         execution: Execution::AtLeastOnce,
         expires_at: Some(ms(2_095_086_461_000)),
-        interrupted: false,
+        mark: Mark::None,
         request_id: Some(Arc::from("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10")),
         trace: None,
     }
@@ -56,7 +56,7 @@ pub(crate) fn next_lock() -> Lock {
         lease_until: ms(1_795_000_130_003),
         execution: Execution::AtLeastOnce,
         expires_at: Some(ms(2_095_086_531_000)),
-        interrupted: true,
+        mark: Mark::Interrupted,
         request_id: Some(Arc::from("another-request")),
         trace: None,
     }
@@ -68,7 +68,7 @@ pub(crate) fn started() -> Record {
 
 /// The lock of an at-most-once claim that follows an interrupted one.
 pub(crate) fn lasting_lock() -> Lock {
-    Lock { interrupted: true, ..puts::lasting(lock()) }
+    Lock { mark: Mark::Interrupted, ..puts::lasting(lock()) }
 }
 
 /// Returns the lock in every combination of its optional fields: an expiry, an interruption, a request id, a trace.
@@ -78,7 +78,12 @@ pub(crate) fn every_form(lock: &Lock) -> Vec<Lock> {
         for interrupted in [false, true] {
             for request_id in [lock.request_id.clone(), None] {
                 for trace in [Some("1-5759e988-bd862e3fe1be46a994272793".to_owned().into()), None] {
-                    forms.push(Lock { interrupted, request_id: request_id.clone(), trace, ..lock.clone() });
+                    forms.push(Lock {
+                        mark: interrupted.into(),
+                        request_id: request_id.clone(),
+                        trace,
+                        ..lock.clone()
+                    });
                 }
             }
         }
@@ -181,7 +186,7 @@ pub(crate) fn item(key: &StoredKey, record: &Record) -> Item {
     if let Some(expires_at) = record.expires_at {
         item.insert("expires_at".into(), n(expires_at.as_millis() / 1000));
     }
-    if record.interrupted {
+    if record.mark.is_interrupted() {
         item.insert("mark".into(), s("interrupted"));
     }
     if record.execution == Execution::AtMostOnce {

@@ -3,7 +3,9 @@
 
 use lambda_idempotency::{
     StoredKey,
-    store::{Lock, Outcome, Put, PutOutcome, ResponseChunks, Store, StoreBuilder, dynamodb::DynamoDbStore},
+    store::{
+        Lock, Mark, Outcome, Put, PutOutcome, ResponseChunks, Store, StoreBuilder, dynamodb::DynamoDbStore,
+    },
 };
 use testkit::puts::{self, Settlement};
 
@@ -93,7 +95,7 @@ async fn released_item_is_pinned() {
     let writes = claimed_and(release(true));
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released_interrupted.txt"));
     // The claim is marked as interrupted. This release clears the mark.
-    let writes = [puts::claim(Lock { interrupted: true, ..lock() }), settle(release(false))];
+    let writes = [puts::claim(Lock { mark: Mark::Interrupted, ..lock() }), settle(release(false))];
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released.txt"));
 }
 

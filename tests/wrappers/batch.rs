@@ -17,7 +17,7 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Builder, ErrorKind, Failure, Idempotency, Key,
+    Builder, ClaimHandle, ErrorKind, Failure, Found, Idempotency, Key,
     lambda::batch::{Batch, SqsMessage},
     settings::{Execution, Mode},
     store::memory::MemoryStore,
@@ -423,6 +423,38 @@ async fn unprotected_handlers_run_until_response_is_due() {
         let took = began.until(clock.now()).as_millis();
         assert!((9_750..9_760).contains(&took), "{name}: {took}");
     }
+}
+
+/// The question replaces the handler of a message whose first attempt ended without an answer.
+#[tokio::test(start_paused = true)]
+async fn messages_without_answer_are_asked_for() {
+    let (bench, clock) = paused();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let worker = bench.worker(by_order).reserve(Duration::from_millis(500)).reconcile(
+        move |claim: ClaimHandle, message: SqsMessage| {
+            let (seen, id) = (Arc::clone(&seen), message.message_id().to_owned());
+            async move {
+                assert!(claim.is_takeover());
+                seen.lock().unwrap().push(id.clone());
+                Ok(match id.as_str() {
+                    "m1" => Found::Happened(()),
+                    "m2" => Found::DidNotHappen,
+                    "m3" => Found::NotKnownYet { ask_again_after: Duration::from_secs(60) },
+                    _ => return Err("the carrier doesn't answer".into()),
+                })
+            }
+        },
+    );
+    let worker = worker.unwrap();
+    let ids = ["m1", "m2", "m3", "m4"];
+    let batch = sqs(ids.map(|id| Message::new(id, &format!("takes 6000{}", &id[1..]))));
+    assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, ids, "all are cut off");
+    tokio::time::advance(Duration::from_secs(40)).await;
+    let began = bench.in_order().len();
+    assert_eq!(deliver_by(&worker, &batch, clock.after(100_000)).await, ["m3", "m4"]);
+    assert_eq!(asked.lock().unwrap().len(), 4);
+    assert_eq!(bench.in_order()[began..], ["takes 60002"], "only this handler runs again");
 }
 
 /// Users disable the cut-off if the handler's work runs in another process, and goes on when the handler is dropped. So

@@ -223,6 +223,7 @@ impl Configuration {
             skew_margin: millis(self.skew_margin),
             retention: millis(self.retention),
             execution: self.execution,
+            reconcile: None,
         }
     }
 }

@@ -337,8 +337,8 @@ impl Step<'_> {
             _ => self.shown(),
         };
         granted.is_some_and(|granted| {
-            let interrupted = granted.interrupted;
-            *granted == Lock { interrupted, ..held.lock.clone() }.into() && held.lock.owner == self.plan.owner
+            let mark = granted.mark;
+            *granted == Lock { mark, ..held.lock.clone() }.into() && held.lock.owner == self.plan.owner
         })
     }
 

@@ -142,7 +142,7 @@ fn lock(plan: &Plan, now: Timestamp) -> Lock {
         lease_until: plan.start_by(),
         execution: Execution::AtLeastOnce,
         expires_at: Some(now.saturating_add(plan.rules.retention).rounded_up_to_second()),
-        interrupted: false,
+        mark: Mark::None,
         request_id: None,
         trace: None,
     }
@@ -178,7 +178,7 @@ fn settle(plan: Plan, lock: Lock, intent: Intent, now: Timestamp) -> (State, Act
             (RecordState::Completed(outcome), expires_at)
         }
         // Every error of the handler deletes the record: Powertools has no permanent failures.
-        Intent::Fail(_) | Intent::Release { .. } | Intent::Interrupt => {
+        Intent::Fail(_) | Intent::Release { .. } | Intent::Unanswered { .. } => {
             (RecordState::Released, Timestamp::default())
         }
     };

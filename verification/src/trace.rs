@@ -193,7 +193,7 @@ fn shown(put: &Put) -> String {
         (Purpose::Claim, _) => "T2 reclaim".to_owned(),
         (Purpose::Settle, _) if new.status() == Status::Failed => "T5 failure".to_owned(),
         (Purpose::Settle, _) if new.status() == Status::Completed => "T4 completion".to_owned(),
-        (Purpose::Settle, _) if new.interrupted => "T6 release, interrupted".to_owned(),
+        (Purpose::Settle, _) if new.mark.is_interrupted() => "T6 release, interrupted".to_owned(),
         (Purpose::Settle, _) => "T6 release".to_owned(),
         (Purpose::Extend, _) => "T7 extension".to_owned(),
         (Purpose::Interrupt, _) => "T9 interruption".to_owned(),
@@ -217,7 +217,7 @@ fn show(record: &Record) -> String {
     let expires = record
         .expires_at
         .map_or_else(|| "never expires".to_owned(), |at| format!("expires {}", show_time(at)));
-    let interrupted = if record.interrupted { ", interrupted" } else { "" };
+    let interrupted = if record.mark.is_interrupted() { ", interrupted" } else { "" };
     let state = match &record.state {
         RecordState::Started { lease_until } => format!("STARTED until {}", show_time(*lease_until)),
         RecordState::Completed(_) => "COMPLETED".to_owned(),

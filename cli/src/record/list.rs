@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use lambda_idempotency::{
     StoredKey,
-    store::{Outcome, Place, Record, State, Status, StoreError},
+    store::{Mark, Outcome, Place, Record, State, Status, StoreError},
     time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
@@ -24,8 +24,8 @@ use crate::{
 /// Options of `list`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Only STARTED records whose lease expired more than the skew margin ago. Their executors ended without an
-    /// answer. The command also counts these records, so it reads the whole store.
+    /// Only STARTED records whose lease expired more than the skew margin ago, or that are marked as unanswered. Their
+    /// executors ended without an answer. The command also counts these records, so it reads the whole store.
     #[arg(long, conflicts_with = "status")]
     unresolved: bool,
 
@@ -277,7 +277,8 @@ impl Arguments {
         let Ok(record) = record else { return true };
         let view = View { key, record, rules: self.rules, now };
         if self.unresolved {
-            return view.is_stale() && self.older_than.is_none_or(|age| view.age() > age);
+            let is_unresolved = view.is_stale() || view.record.mark == Mark::Unanswered;
+            return is_unresolved && self.older_than.is_none_or(|age| view.age() > age);
         }
         self.status.is_none_or(|wanted| wanted.fits(&view))
     }
@@ -309,12 +310,12 @@ pub(super) fn row(
             None => "never expires".to_owned(),
         },
     };
-    let interrupted = if view.record.interrupted { ", interrupted" } else { "" };
+    let mark = view.record.mark.name().map(|name| format!(", {name}")).unwrap_or_default();
     vec![
         view.record.status().as_str().to_owned(),
         words::relative(view.record.lock_acquired_at, now),
         until,
-        format!("{}{interrupted}", view.record.attempt),
+        format!("{}{mark}", view.record.attempt),
         key.to_string(),
         view.record.request_id.as_deref().unwrap_or_default().to_owned(),
     ]

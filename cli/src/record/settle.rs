@@ -284,7 +284,7 @@ impl Planned<'_> {
             _ => "Duplicates of the same request get this response, and don't run.".to_owned(),
         });
         means.extend(self.shortening(view));
-        if is_release && view.record.interrupted {
+        if is_release && view.record.mark.is_interrupted() {
             means.push(
                 "A release says that nothing happened, so the next delivery's handler doesn't learn that an earlier \
                  attempt ended without an answer."

@@ -7,7 +7,7 @@ use lambda_idempotency::{
     StoredKey,
     protocol::{self, NextDelivery, Outlook, Rules},
     settings::{Execution, Settings},
-    store::{Outcome, Place, Record, State, Status},
+    store::{Mark, Outcome, Place, Record, State, Status},
     time::Timestamp,
 };
 use serde_json::{Value, json};
@@ -50,7 +50,11 @@ impl View<'_> {
     fn outlook(&self, execution: Execution) -> Outlook {
         let Settings { skew_margin, retention, .. } = Settings::default();
         let skew_margin = self.rules.skew_margin.unwrap_or(skew_margin);
-        protocol::outlook(&Rules { skew_margin, retention, execution }, self.record, self.now)
+        protocol::outlook(
+            &Rules { skew_margin, retention, execution, reconcile: None },
+            self.record,
+            self.now,
+        )
     }
 
     pub(super) fn is_stale(&self) -> bool {
@@ -101,6 +105,12 @@ impl View<'_> {
                 let expired = if self.is_expired() { " and expired" } else { "" };
                 format!("{status}, stale{expired}: its lease ended {}", relative(lease))
             }
+            (Some(lease), _) if self.record.mark == Mark::Unanswered => {
+                format!(
+                    "{status}, unanswered: nothing runs, and the next attempt may begin {}",
+                    relative(lease)
+                )
+            }
             (Some(lease), _) if lease > self.now => {
                 format!("{status}, live: its lease ends {}", relative(lease))
             }
@@ -126,7 +136,7 @@ impl View<'_> {
             lock_acquired_at,
             execution,
             expires_at,
-            interrupted,
+            mark,
             request_id,
             trace,
             ..
@@ -140,11 +150,20 @@ impl View<'_> {
             lines
                 .push(("execution", "at most once: the handler of this claim never starts again".to_owned()));
         }
-        if *interrupted {
-            lines.push((
-                "interrupted",
-                "an earlier attempt ended without an answer: its effect may have happened".to_owned(),
-            ));
+        let interrupted = "an earlier attempt ended without an answer: its effect may have happened";
+        match mark {
+            Mark::None => {}
+            Mark::Interrupted => lines.push(("interrupted", interrupted.to_owned())),
+            Mark::Unanswered => lines.push((
+                "unanswered",
+                "this claim ended without an answer, and nothing runs under it: its effect may have happened"
+                    .to_owned(),
+            )),
+            Mark::Reconciled => lines.push((
+                "reconciled",
+                "an attempt ended without an answer, and the outcome was found by asking the remote system"
+                    .to_owned(),
+            )),
         }
         if let Some(lease_until) = self.record.lease_until() {
             lines.push(("lease until", at(lease_until)));
@@ -255,7 +274,8 @@ impl View<'_> {
             "is_stale": self.is_stale(),
             "is_expired": self.is_expired(),
             "attempt": record.attempt,
-            "interrupted": record.interrupted,
+            "interrupted": record.mark.is_interrupted(),
+            "mark": record.mark.name(),
             "generation": record.generation.get(),
             "owner": record.owner.to_string(),
             "request_id": record.request_id.as_deref(),

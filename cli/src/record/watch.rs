@@ -221,7 +221,7 @@ fn change(before: Option<&Seen>, after: &Seen) -> Option<Change> {
         {
             Change::Stale
         }
-        Status::Started if is_new_claim && record.interrupted => Change::Takeover,
+        Status::Started if is_new_claim && record.mark.is_interrupted() => Change::Takeover,
         Status::Started if is_new_claim => Change::Claimed,
         // Only the lease was extended.
         Status::Started => return None,
@@ -264,7 +264,7 @@ mod tests {
             lease_until: Timestamp::from_millis(2),
             execution: Execution::AtLeastOnce,
             expires_at: None,
-            interrupted,
+            mark: bool::into(interrupted),
             request_id: None,
             trace: None,
         };

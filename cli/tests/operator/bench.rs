@@ -16,7 +16,7 @@ use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
     settings::Execution,
     store::{
-        Generation, Lock, Outcome, Owner, Put, PutOutcome, Record, State, Store, StoredResponse,
+        Generation, Lock, Mark, Outcome, Owner, Put, PutOutcome, Record, State, Store, StoredResponse,
         dynamodb::DynamoDbStore,
     },
     time::{Clock as _, Timestamp, system_clock},
@@ -229,7 +229,7 @@ impl Bench {
             lease_until,
             execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_millis(now + 86_400_000).rounded_up_to_second()),
-            interrupted: false,
+            mark: Mark::None,
             request_id: Some("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10".into()),
             trace: None,
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     StoredKey,
-    store::{Lock, Outcome, State, StoredResponse, dynamodb::DynamoDbStore},
+    store::{Lock, Mark, Outcome, State, StoredResponse, dynamodb::DynamoDbStore},
     time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
@@ -251,7 +251,7 @@ async fn unresolved_operations_are_counted_by_age() {
 async fn an_interrupted_attempt_is_shown() {
     let bench = Bench::new().await;
     let (key, _) =
-        bench.claim_as("run:charge", 60, |lock| Lock { attempt: 2, interrupted: true, ..lock }).await;
+        bench.claim_as("run:charge", 60, |lock| Lock { attempt: 2, mark: Mark::Interrupted, ..lock }).await;
     let shown = bench.run(&["inspect", key.as_str()]).await;
     has(&shown.out, &["interrupted  an earlier attempt ended without an answer"]);
     assert_eq!(bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"]["interrupted"], true);

@@ -3,7 +3,7 @@
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
     settings::Execution,
-    store::{Generation, Lock, Owner, Put, PutOutcome, Status, Store as _, postgres::PostgresStore},
+    store::{Generation, Lock, Mark, Owner, Put, PutOutcome, Status, Store as _, postgres::PostgresStore},
     time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
@@ -61,7 +61,7 @@ async fn operator_commands_work_on_postgres() {
         lease_until: Timestamp::from_millis(now - 30_000),
         execution: Execution::AtLeastOnce,
         expires_at: Some(Timestamp::from_millis(now + 86_400_000).rounded_up_to_second()),
-        interrupted: false,
+        mark: Mark::None,
         request_id: None,
         trace: None,
     };

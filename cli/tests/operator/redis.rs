@@ -3,7 +3,7 @@
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
     settings::Execution,
-    store::{Generation, Lock, Owner, Record, Status, Store as _, redis::RedisStore},
+    store::{Generation, Lock, Mark, Owner, Record, Status, Store as _, redis::RedisStore},
     time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
@@ -47,7 +47,7 @@ impl Bench {
             lease_until: Timestamp::from_millis(now.saturating_add_signed(lease_left * 1000)),
             execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_millis(now + 86_400_000).rounded_up_to_second()),
-            interrupted: false,
+            mark: Mark::None,
             request_id: None,
             trace: None,
         };

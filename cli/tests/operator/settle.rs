@@ -303,7 +303,7 @@ async fn at_most_once_claims_run_again_in_bulk() {
     assert_eq!((confirmed.code, confirmed.out.as_str()), (0, "2 claims released\n"), "{confirmed:?}");
     for key in [&stale, &other] {
         let record = bench.record(key).await;
-        assert_eq!((record.status(), record.interrupted), (Status::Released, true));
+        assert_eq!((record.status(), record.mark.is_interrupted()), (Status::Released, true));
     }
     assert_eq!(bench.record(&running).await, before_running);
     assert_eq!(bench.record(&taken_over).await, before_taken_over);

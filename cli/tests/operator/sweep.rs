@@ -3,7 +3,7 @@
 use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
     settings::Execution,
-    store::{Generation, Lock, Owner, Put, PutOutcome, Store as _, postgres::PostgresStore},
+    store::{Generation, Lock, Mark, Owner, Put, PutOutcome, Store as _, postgres::PostgresStore},
     time::{Clock as _, Timestamp, system_clock},
 };
 use serde_json::json;
@@ -23,7 +23,7 @@ async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) ->
         // Only an at-most-once claim has no expiry.
         execution: if expired_for_s.is_some() { Execution::AtLeastOnce } else { Execution::AtMostOnce },
         expires_at: expired_for_s.map(|seconds| past(seconds).rounded_up_to_second()),
-        interrupted: false,
+        mark: Mark::None,
         request_id: None,
         trace: None,
     };

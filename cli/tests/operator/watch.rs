@@ -48,7 +48,7 @@ async fn changes_are_watched_live() {
         bench.settled(&name("done"), completed(3600)).await;
         bench
             .claim_as(&name("again"), 100, |lock| lambda_idempotency::store::Lock {
-                interrupted: true,
+                mark: true.into(),
                 attempt: 2,
                 ..lock
             })

@@ -17,6 +17,7 @@ use crate::{
 /// - [`permanent`](Self::permanent): the operation failed, and its handler doesn't run again. The failure is recorded.
 /// - [`transient`](Self::transient): the next delivery runs the handler again, even with [`Recording::Record`].
 ///   Exception: at-most-once execution records this failure too, and the handler doesn't run again.
+/// - [`unknown`](Self::unknown): the handler doesn't know whether its effect happened, for example after a timeout.
 /// - [`interrupted`](Self::interrupted): the work was done by another process, which died before it answered.
 /// - any other error, by `?`: [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error) decides, which
 ///   also says what becomes of a run in which a step was refused.
@@ -41,7 +42,8 @@ pub struct Failure(How);
 enum How {
     Permanent(RecordedFailure),
     Transient(Caused),
-    Interrupted(Caused),
+    /// It's unknown whether the effect happened.
+    Unanswered(Caused),
     /// The settings decide.
     Other(Caused),
 }
@@ -66,13 +68,39 @@ impl Failure {
         Self(How::Transient(Caused::new(error)))
     }
 
+    /// Creates the failure of a handler that doesn't know whether its effect happened: its request got no answer.
+    ///
+    /// The key isn't released, and nothing is recorded. With a [reconciler], the next attempt asks for the effect before the
+    /// handler runs again, once the effect has had the time to arrive. Without one, this is like a crash: the claim's lease
+    /// ends after 10 seconds, or sooner if it ends sooner anyway. Then the next delivery takes over, and learns of this
+    /// attempt by [`ClaimHandle::is_takeover`]. Under at-most-once without a reconciler, an operator must settle the record.
+    ///
+    /// ```
+    /// # extern crate lambda_idempotency_core as lambda_idempotency;
+    /// # struct Gateway;
+    /// # impl Gateway {
+    /// #     async fn charge(&self, _: u64) -> std::io::Result<String> { Ok(String::new()) }
+    /// # }
+    /// use lambda_idempotency::Failure;
+    ///
+    /// async fn charge(gateway: &Gateway, cents: u64) -> Result<String, Failure> {
+    ///     match gateway.charge(cents).await {
+    ///         Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(Failure::unknown(error)),
+    ///         other => Ok(other?),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// [reconciler]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.reconcile
+    /// [`ClaimHandle::is_takeover`]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.ClaimHandle.html#method.is_takeover
+    pub fn unknown<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
+        Self(How::Unanswered(Caused::new(error)))
+    }
+
     /// Creates the failure of a handler whose work another process did, if that process died before it answered.
     ///
-    /// Use it only if nothing of that process runs any more. It may have had its effect. So the key isn't released: the
-    /// claim's lease ends after 10 seconds, in which requests that the process sent may still have their effect. Then the
-    /// next delivery takes over, and learns of the interruption by
-    /// [`ClaimHandle::is_takeover`](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.ClaimHandle.html#method.is_takeover). If the lease ends sooner anyway, it stays. Under at-most-once, the claim stays too, and an operator
-    /// must settle it.
+    /// Use it only if nothing of that process runs any more. It may have had its effect. So this is the same as
+    /// [`unknown`](Self::unknown).
     ///
     /// ```
     /// # extern crate lambda_idempotency_core as lambda_idempotency;
@@ -89,14 +117,14 @@ impl Failure {
     /// }
     /// ```
     pub fn interrupted<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
-        Self(How::Interrupted(Caused::new(error)))
+        Self::unknown(error)
     }
 
     /// The failure to record, if the handler's failure is permanent.
     pub(crate) fn recorded(&self) -> Option<&RecordedFailure> {
         match &self.0 {
             How::Permanent(failure) => Some(failure),
-            How::Transient(_) | How::Interrupted(_) | How::Other(_) => None,
+            How::Transient(_) | How::Unanswered(_) | How::Other(_) => None,
         }
     }
 
@@ -104,7 +132,7 @@ impl Failure {
     fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         match &self.0 {
             How::Permanent(_) => None,
-            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => Some(&*caused.error),
+            How::Transient(caused) | How::Unanswered(caused) | How::Other(caused) => Some(&*caused.error),
         }
     }
 
@@ -112,7 +140,7 @@ impl Failure {
     pub(crate) fn error_type(&self) -> &str {
         match &self.0 {
             How::Permanent(failure) => &failure.error_type,
-            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => &caused.error_type,
+            How::Transient(caused) | How::Unanswered(caused) | How::Other(caused) => &caused.error_type,
         }
     }
 
@@ -120,7 +148,7 @@ impl Failure {
     pub(crate) fn own_text(&self) -> Option<String> {
         match &self.0 {
             How::Permanent(_) => None,
-            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => {
+            How::Transient(caused) | How::Unanswered(caused) | How::Other(caused) => {
                 caused.error.downcast_ref::<crate::Error>().map(ToString::to_string)
             }
         }
@@ -159,7 +187,7 @@ impl fmt::Display for Failure {
                 own::note(|| failure.error_type.clone(), false);
                 f.write_str(&failure.error_message)
             }
-            How::Transient(caused) | How::Interrupted(caused) | How::Other(caused) => {
+            How::Transient(caused) | How::Unanswered(caused) | How::Other(caused) => {
                 caused.note();
                 caused.error.fmt(f)
             }
@@ -173,7 +201,7 @@ impl fmt::Debug for Failure {
         let how = match self.0 {
             How::Permanent(_) => ", permanent",
             How::Transient(_) => ", transient",
-            How::Interrupted(_) => ", interrupted",
+            How::Unanswered(_) => ", unanswered",
             How::Other(_) => "",
         };
         write!(f, "Failure({}{how})", self.error_type())
@@ -196,8 +224,8 @@ pub struct ErrorPolicy {
 pub enum OnError {
     /// The key is released.
     Release,
-    /// The claim's lease ends soon.
-    Interrupt,
+    /// There's no answer: the claim is left unsettled, and its lease ends soon.
+    Leave,
     /// This failure is recorded. If it's `None`, the code that called [`ErrorPolicy::on`] makes the failure from the
     /// error's type and message.
     Record(Option<RecordedFailure>),
@@ -219,7 +247,7 @@ impl ErrorPolicy {
         let said = (error as &dyn Any).downcast_ref::<Failure>().map(|failure| &failure.0);
         match (said, self.on_error, self.execution) {
             (Some(How::Permanent(failure)), ..) => OnError::Record(Some(failure.clone())),
-            (Some(How::Interrupted(_)), ..) => OnError::Interrupt,
+            (Some(How::Unanswered(_)), ..) => OnError::Leave,
             (Some(How::Transient(_)), _, Execution::AtLeastOnce) | (_, Recording::Release, _) => {
                 OnError::Release
             }
@@ -280,7 +308,7 @@ mod tests {
         assert_eq!(outcomes(&Failure::permanent("Final", "no")), [is_final(), is_final(), is_final()]);
         assert_eq!(outcomes(&Failure::transient("down")), [release(), release(), record()]);
         assert_eq!(outcomes(&"by `?`".into()), [release(), record(), record()]);
-        assert_eq!(outcomes(&Failure::interrupted("killed")), [const { OnError::Interrupt }; 3]);
+        assert_eq!(outcomes(&Failure::interrupted("killed")), [const { OnError::Leave }; 3]);
     }
 
     #[test]

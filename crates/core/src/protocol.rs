@@ -54,11 +54,11 @@ pub use judge::{Recalled, recall};
 pub use limits::LATE_CALL;
 pub use limits::Limits;
 pub use operator::resolve;
-pub use plan::{Intent, Plan, Rules};
+pub use plan::{Intent, Plan, Reconcile, Rules};
 
-use std::mem;
+use std::{mem, time::Duration};
 
-use crate::{record::Record, store::Put, time::Timestamp};
+use crate::{record::Record, settings::LONGEST_WAIT, store::Put, time::Timestamp};
 
 use acquire::{Claiming, Goal};
 use commit::Commit;
@@ -118,6 +118,8 @@ struct Running {
     /// Whether an earlier transaction got an ambiguous answer, so that it may still be applied; see
     /// [`Task::is_in_doubt`].
     is_in_doubt: bool,
+    /// Whether the remote system is asked for the effect of an earlier attempt, and the handler hasn't begun.
+    is_asking: bool,
 }
 
 impl State {
@@ -137,6 +139,29 @@ impl State {
             Phase::Held(running) | Phase::Extending { running, .. } => Some(&running.held),
             _ => None,
         }
+    }
+
+    /// Whether the claim that's held must first ask for the effect of an earlier attempt.
+    pub fn is_asking(&self) -> bool {
+        matches!(&self.phase, Phase::Held(running) | Phase::Extending { running, .. } if running.is_asking)
+    }
+
+    /// Returns the intent for a claim that ended at `now` without an answer.
+    ///
+    /// After a question, its lease ends when the question is to be asked again, or after 10 seconds if nothing says when.
+    /// After a handler, it ends when the handler's effect has arrived, if ever: after 10 seconds, or later if the reconciler
+    /// says so. Without a reconciler, a lease that ends sooner stays.
+    pub fn unanswered(&self, now: Timestamp, ask_again_after: Option<Duration>) -> Intent {
+        let until = |wait: Duration| now.saturating_add(wait.min(LONGEST_WAIT));
+        let until = match (self.plan.rules.reconcile, self.held()) {
+            (Some(_), _) if self.is_asking() => until(ask_again_after.unwrap_or(plan::INTERRUPTED_LEASE)),
+            (Some(reconcile), _) => until(plan::INTERRUPTED_LEASE.max(reconcile.arrives_within)),
+            (None, held) => {
+                let lease_until = held.map_or(self.plan.limits.lease_until, |held| held.lock.lease_until);
+                until(plan::INTERRUPTED_LEASE).min(lease_until)
+            }
+        };
+        Intent::Unanswered { until }
     }
 
     /// Whether a declined transaction may still be applied, because an earlier attempt at it got no
@@ -184,8 +209,14 @@ fn handle(plan: &Plan, now: Timestamp, phase: Phase, event: Event) -> Next {
         }
         // The settlement doesn't wait for an extension's answer: only the lease's end depends on that answer.
         (Phase::Held(running) | Phase::Extending { running, .. }, Event::Settle(intent)) => {
-            let task = Task::new(plan, now, intent, running.is_in_doubt);
+            let is_reconciled = running.is_asking;
+            let task = Task { is_reconciled, ..Task::new(plan, now, intent, running.is_in_doubt) };
             Next::Settle { held: running.held, task, submissions: running.submissions }
+        }
+        (Phase::Held(running) | Phase::Extending { running, .. }, Event::DidNotHappen)
+            if running.is_asking =>
+        {
+            acquire::absent(plan, now, running)
         }
         // The machine stops waiting for an earlier extension. If that extension is applied late, it does no harm,
         // since an extension never shortens a lease.

@@ -139,6 +139,59 @@ impl Status {
     }
 }
 
+/// What a record says of attempts that ended without an answer, so that they may have had effects: the process was killed
+/// or frozen, or the handler was dropped, was cut off, panicked, or doesn't know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mark {
+    /// No attempt is known to have ended so.
+    #[default]
+    None,
+    /// An earlier attempt ended without an answer. The record's own claim may still run.
+    Interrupted,
+    /// The record's own claim ended without an answer, and nothing runs under it any more. Only a STARTED record has this
+    /// mark. Its lease ends when the next attempt may begin.
+    Unanswered,
+    /// An attempt ended without an answer, and the outcome was found by asking the remote system. Only a COMPLETED or
+    /// FAILED record has this mark.
+    Reconciled,
+}
+
+impl Mark {
+    /// All marks that a record can have.
+    pub const ALL: [Self; 4] = [Self::None, Self::Interrupted, Self::Unanswered, Self::Reconciled];
+
+    /// The stored name. [`None`](Self::None) has none.
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Interrupted => Some("interrupted"),
+            Self::Unanswered => Some("unanswered"),
+            Self::Reconciled => Some("reconciled"),
+        }
+    }
+
+    /// Whether an attempt of the operation ended without an answer.
+    pub const fn is_interrupted(self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    /// Whether a record with this status can have the mark.
+    pub const fn fits(self, status: Status) -> bool {
+        match self {
+            Self::None | Self::Interrupted => true,
+            Self::Unanswered => matches!(status, Status::Started),
+            Self::Reconciled => matches!(status, Status::Completed | Status::Failed),
+        }
+    }
+}
+
+impl From<bool> for Mark {
+    /// The mark of a record whose operation had an interrupted attempt, or hadn't.
+    fn from(is_interrupted: bool) -> Self {
+        if is_interrupted { Self::Interrupted } else { Self::None }
+    }
+}
+
 /// A record's state with the data that belongs to it. So a COMPLETED or FAILED record can't lack its outcome.
 ///
 /// "Stale" and "expired" aren't states: they're computed from the times and the clock.
@@ -191,10 +244,9 @@ pub struct Record {
     /// When the record expires, in whole seconds, as DynamoDB's TTL counts. `None` means never: an
     /// at-most-once claim that isn't settled, which no sweeper may remove. Every other record has an expiry.
     pub expires_at: Option<Timestamp>,
-    /// Whether an earlier attempt of this operation ended without an answer, so that it may have had effects:
-    /// its process was killed or frozen, or its handler was dropped, cut off or panicked. A release keeps
-    /// this, and so do later claims with the same fingerprint.
-    pub interrupted: bool,
+    /// What's known of attempts that ended without an answer. A release keeps this, and so do later claims with the same
+    /// fingerprint.
+    pub mark: Mark,
     /// The id of the invocation that made the claim, for searching the logs. No rule reads it.
     pub request_id: Option<Arc<str>>,
     /// The trace of the run under that claim, such as a W3C `traceparent` or an X-Ray trace id. So a replay can be linked
@@ -276,7 +328,7 @@ impl Record {
             lease_until,
             execution: self.execution,
             expires_at: self.expires_at,
-            interrupted: self.interrupted,
+            mark: self.mark,
             request_id: self.request_id.clone(),
             trace: self.trace.clone(),
         }
@@ -302,8 +354,8 @@ pub struct Lock {
     pub execution: Execution,
     /// See [`Record::expires_at`].
     pub expires_at: Option<Timestamp>,
-    /// See [`Record::interrupted`].
-    pub interrupted: bool,
+    /// See [`Record::mark`].
+    pub mark: Mark,
     /// See [`Record::request_id`].
     pub request_id: Option<Arc<str>>,
     /// See [`Record::trace`].
@@ -320,7 +372,7 @@ impl From<Lock> for Record {
             lock_acquired_at: lock.lock_acquired_at,
             execution: lock.execution,
             expires_at: lock.expires_at,
-            interrupted: lock.interrupted,
+            mark: lock.mark,
             request_id: lock.request_id,
             trace: lock.trace,
             state: State::Started { lease_until: lock.lease_until },

@@ -255,6 +255,17 @@ pub struct Settings {
     pub local_cache: usize,
     /// How many settled records the local cache keeps at most, beside its limit in bytes. Default: as many as fit.
     pub local_cache_records: Option<usize>,
+    /// How long an effect can still be on its way after the lease of the attempt that sent it. Default: 30 seconds. At most
+    /// 12 hours.
+    ///
+    /// Only for operations with a [reconciler](https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.reconcile):
+    /// no question is asked before that time has passed. Until then, a delivery is refused with [`ErrorKind::InProgress`].
+    /// Set it to the remote system's own limit: an effect that arrives later may happen twice.
+    pub effects_arrive_within: Duration,
+    /// Whether the handler may run again under at-most-once execution if a reconciler's answer is that the effect didn't
+    /// happen. Default: no. Only the effect itself or its final failure then settle the operation, and every other answer
+    /// leaves its outcome unknown. If you set this and the answer is wrong, the effect happens twice.
+    pub rerun_when_absent: bool,
     /// Whether idempotency is in force. Default: [`Mode::Enforce`].
     pub mode: Mode,
 }
@@ -263,6 +274,9 @@ pub struct Settings {
 /// lease blocks the key until the lease ends. No invocation lasts longer than 15 minutes ("Lambda quotas", AWS Lambda
 /// developer guide), but other operations may.
 pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest time until a reconciler's question is asked, or asked again: half of the time for which a STARTED record
+/// outlives its lease at least, so that no sweeper removes a record that's still to be asked for.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(12 * 60 * 60);
 /// The longest margin that's allowed. Clocks on AWS are within milliseconds of each other ("Amazon Time Sync
 /// Service", EC2 user guide).
 const LONGEST_MARGIN: Duration = Duration::from_secs(60 * 60);
@@ -290,6 +304,8 @@ impl Default for Settings {
             max_response: 8 * 1024 * 1024,
             local_cache: 0,
             local_cache_records: None,
+            effects_arrive_within: Duration::from_secs(30),
+            rerun_when_absent: false,
             mode: Mode::default(),
         }
     }
@@ -347,6 +363,7 @@ impl Settings {
             ("lease_grace", self.lease_grace, LONGEST_MARGIN),
             ("lease_fallback", self.lease_fallback, LONGEST_LEASE),
             ("lease_extension", self.lease_extension.unwrap_or_default(), LONGEST_LEASE),
+            ("effects_arrive_within", self.effects_arrive_within, LONGEST_WAIT),
         ];
         if let Some((name, duration, longest)) =
             bounded.iter().find(|(_, duration, longest)| duration > longest)

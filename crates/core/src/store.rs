@@ -24,7 +24,7 @@ pub use crate::{
     format::{Format, Json},
     future::BoxFuture,
     outcome::{Outcome, Place, StoredResponse},
-    record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
+    record::{Generation, Lock, Mark, Owner, RECORD_VERSION, Record, State, Status},
 };
 
 use std::{any::Any, fmt, sync::Arc};

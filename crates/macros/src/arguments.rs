@@ -1,5 +1,5 @@
-//! The attribute's arguments: `key = order.id, compare = order, operation = "charge", with = app.idempotency`, and
-//! `crate = payments::idempotency`.
+//! The attribute's arguments: `key = order.id, compare = order, operation = "charge", with = app.idempotency`,
+//! `reconcile = find_charge`, and `crate = payments::idempotency`.
 
 use proc_macro2::Span;
 use syn::{
@@ -13,13 +13,16 @@ pub(crate) struct Arguments {
     pub(crate) compare: Option<Expr>,
     pub(crate) operation: Option<LitStr>,
     pub(crate) with: Option<Expr>,
+    /// The function that asks for the effect of an earlier attempt.
+    pub(crate) reconcile: Option<Expr>,
     /// The path of the library.
     pub(crate) library: Option<Path>,
 }
 
 impl Parse for Arguments {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let (mut key, mut compare, mut operation, mut with, mut library) = (None, None, None, None, None);
+        let (mut key, mut compare, mut operation) = (None, None, None);
+        let (mut with, mut reconcile, mut library) = (None, None, None);
         while !input.is_empty() {
             // `crate` is a keyword.
             let name = input.call(Ident::parse_any)?;
@@ -28,11 +31,12 @@ impl Parse for Arguments {
                 "compare" => compare.replace(expression(input, &name)?).is_none(),
                 "operation" => operation.replace(operation_name(input)?).is_none(),
                 "with" => with.replace(expression(input, &name)?).is_none(),
+                "reconcile" => reconcile.replace(expression(input, &name)?).is_none(),
                 "crate" => library.replace(path(input)?).is_none(),
                 _ => {
                     let text = format!(
-                        "`{name}` isn't an argument of `idempotent`; use `key`, `compare`, `operation`, `with` or \
-                         `crate`"
+                        "`{name}` isn't an argument of `idempotent`; use `key`, `compare`, `operation`, `with`, \
+                         `reconcile` or `crate`"
                     );
                     return Err(Error::new(name.span(), text));
                 }
@@ -48,7 +52,7 @@ impl Parse for Arguments {
             let text = "`key` is missing; say which key the operation has: `#[idempotent(key = order.id)]`";
             Error::new(Span::call_site(), text)
         };
-        Ok(Self { key: key.ok_or_else(missing)?, compare, operation, with, library })
+        Ok(Self { key: key.ok_or_else(missing)?, compare, operation, with, reconcile, library })
     }
 }
 

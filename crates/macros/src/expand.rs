@@ -43,10 +43,18 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
     };
     let idempotency = quote_spanned!(at(&with)=> &(#with));
     let checked = quote_spanned!(at(key)=> #library::Key::new(&(#key))?);
-    let payload = quote_spanned!(at(&compare)=> &(#compare));
+    // A question takes the `&Order` of a parameter `order: &Order`, and not a `&&Order`.
+    let payload = match arguments.reconcile.is_some() && function.is_reference(&compare) {
+        true => compare.clone(),
+        false => quote_spanned!(at(&compare)=> &(#compare)),
+    };
     let output: ReturnType = parse_quote!(-> ::core::result::Result<#value, #library::RunError<#error>>);
     function.signature.output = output;
     let signature = &function.signature;
+    let (reconciled, types) = match &arguments.reconcile {
+        None => (TokenStream::new(), quote!(::<#value, #error, _, _, _>)),
+        Some(question) => (quote_spanned!(at(question)=> .reconcile(#question)?), quote!(::<#error, _, _>)),
+    };
     // Without `move`, the closure and its future borrow the variables that the body borrows, and consume only those
     // that the body consumes.
     Ok(quote_spanned! {Span::mixed_site()=>
@@ -55,7 +63,7 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
         #visibility #signature {
             let operation = #library::Idempotency::operation(#idempotency, #name)?;
             let key = #checked;
-            operation.run::<#value, #error, _, _, _>(key, #payload, || async #body).await
+            operation #reconciled .run #types(key, #payload, || async #body).await
         }
     })
 }

@@ -9,7 +9,7 @@ use lambda_idempotency_core::{
     internal::testing::MemoryStoreExt as _,
     settings::Execution,
     store::{
-        CommitOutcome, Generation, Outcome, Owner, Put, PutOutcome, Record, State, StoreError,
+        CommitOutcome, Generation, Mark, Outcome, Owner, Put, PutOutcome, Record, State, StoreError,
         StoreErrorKind, StoredResponse,
     },
     time::Timestamp,
@@ -117,7 +117,7 @@ pub(super) fn meet(world: &Arc<World>, key: &StoredKey, put: Option<&Put>) -> Re
                     lock_acquired_at: now.saturating_sub(HOUR),
                     execution: Execution::AtLeastOnce,
                     expires_at: Some(expires_at.rounded_up_to_second()),
-                    interrupted: false,
+                    mark: Mark::None,
                     request_id: Some("an-earlier-request".into()),
                     trace: None,
                     state: record,

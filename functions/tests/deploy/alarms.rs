@@ -18,7 +18,7 @@ const WATCHED_BEHIND_THE_LAYER: [&str; 3] =
     ["idempotency_not_enforced", "idempotency_layer_internal_error", "idempotency_layer_late_answer"];
 
 /// Metrics that a person should look at when there's time: the dashboard shows them, and no alarm fires.
-const TO_LOOK_AT: [Metric; 12] = [
+const TO_LOOK_AT: [Metric; 13] = [
     Metric::CallerUnknown,
     Metric::NoTimeLeft,
     Metric::Corrupt,
@@ -31,11 +31,13 @@ const TO_LOOK_AT: [Metric; 12] = [
     Metric::CutOff,
     Metric::Panicked,
     Metric::Unprotected,
+    Metric::Unanswered,
 ];
 /// Metrics that grow without a fault of the function or of its store.
-const ORDINARY: [Metric; 16] = [
+const ORDINARY: [Metric; 17] = [
     Metric::Executed,
     Metric::Takeover,
+    Metric::Reconciled,
     Metric::ClaimRecovered,
     Metric::Replayed,
     Metric::LocalCacheHit,

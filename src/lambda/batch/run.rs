@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    future::pending,
+    future::{pending, ready},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::{Mutex, PoisonError},
@@ -18,6 +18,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Batch, answer,
+    handler::Question,
     handlers::Handlers,
     lanes::{Lane, Plan, Planned, Work},
     record::{Record, Split, Way},
@@ -37,6 +38,7 @@ use crate::{
         context::{OperationContext, within},
         driver::Driver,
         protect::{Protected, Stopped, Target},
+        question::Asked,
         watch::{caught, until},
     },
     settings::Execution,
@@ -248,7 +250,14 @@ impl<R: Record> Delivery<'_, R> {
             way: self.batch.idempotency.way(),
             inside: None,
         };
-        match self.batch.handler.protected(driver, target, record, (&self.handlers, place)).await {
+        let question = self.batch.question.as_ref().map(|ask| -> Question<'_> {
+            Box::new(move |claim| match R::read(raw, self.way).record {
+                Ok(record) => ask(claim, record),
+                Err(error) => Box::pin(ready(Asked::failed(error))),
+            })
+        });
+        let handlers = (&self.handlers, place);
+        match self.batch.handler.protected(driver, target, record, handlers, question).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,
             Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_permanently(),
             Ok(Protected::RanUnrecorded(Err(reason))) => Fate::Returned(unrecorded(reason)),

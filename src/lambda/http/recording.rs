@@ -70,7 +70,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         let said = match on_error {
             OnError::Record(said) => said,
             OnError::Release => return (Verdict::Release { interrupted: false }, None),
-            OnError::Interrupt => return (Verdict::Interrupt, None),
+            OnError::Leave => return (Verdict::Unanswered { until: None }, None),
         };
         let failure = said.unwrap_or_else(|| RecordedFailure::new("HandlerError", how));
         (Verdict::failure(&failure), Some(Instead::OperationFailed(how)))

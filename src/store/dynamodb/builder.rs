@@ -28,7 +28,7 @@ use crate::{
     fingerprint::Fingerprint,
     internal::GenerationExt as _,
     outcome::{Outcome, StoredResponse},
-    record::{Generation, Owner, Record, State},
+    record::{Generation, Mark, Owner, Record, State},
     settings::Execution,
     store::toolkit::{ATTEMPT_TIMEOUT, Configured},
     time::Timestamp,
@@ -388,7 +388,7 @@ fn usual_bytes(names: &AttributeNames) -> usize {
         lock_acquired_at: now,
         execution: Execution::AtLeastOnce,
         expires_at: Some(now),
-        interrupted: false,
+        mark: Mark::None,
         // A UUID, as Lambda's request ids are.
         request_id: Some("00000000-0000-0000-0000-000000000000".into()),
         trace: None,

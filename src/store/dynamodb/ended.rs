@@ -80,7 +80,7 @@ impl OperationEnded {
 
 impl Serialize for OperationEnded {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Record { generation, attempt, interrupted, lock_acquired_at, expires_at, .. } = &self.record;
+        let Record { generation, attempt, mark, lock_acquired_at, expires_at, .. } = &self.record;
         let (function, operation) = self.key.names().unzip();
         let detail = Detail {
             id: self.id(),
@@ -90,7 +90,7 @@ impl Serialize for OperationEnded {
             outcome: if matches!(self.record.state, State::Failed(_)) { "failed" } else { "completed" },
             generation: generation.get(),
             attempt: *attempt,
-            interrupted: *interrupted,
+            interrupted: mark.is_interrupted(),
             by_operator: self.by_operator,
             request_id: self.record.request_id.as_deref(),
             claimed_at: lock_acquired_at.as_millis(),

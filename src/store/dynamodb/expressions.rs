@@ -138,7 +138,7 @@ mod tests {
     use crate::{
         fingerprint::Fingerprint,
         outcome::{Outcome, StoredResponse},
-        record::{Generation, Lock, Owner, State},
+        record::{Generation, Lock, Mark, Owner, State},
         settings::Execution,
         time::Timestamp,
     };
@@ -153,7 +153,7 @@ mod tests {
             lease_until: Timestamp::from_millis(2),
             execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_secs(3)),
-            interrupted: false,
+            mark: Mark::None,
             request_id: Some("invocation".into()),
             trace: None,
         }
@@ -185,13 +185,13 @@ mod tests {
             lease_until: Timestamp::from_millis(6),
             execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_secs(7)),
-            interrupted: true,
+            mark: Mark::Interrupted,
             request_id: Some("another".into()),
             trace: None,
             ..lock()
         };
         let bare =
-            Lock { execution: once, expires_at: None, interrupted: false, request_id: None, ..next.clone() };
+            Lock { execution: once, expires_at: None, mark: Mark::None, request_id: None, ..next.clone() };
         let replace = |seen: &Record, new: Record| Put::Replace { seen: seen.clone(), new };
         let released = settled(&started, State::Released);
         let completed = settled(&started, inline.clone());
@@ -199,7 +199,7 @@ mod tests {
             let new = settled(record, state);
             replace(record, Record { owner: next.owner, generation: next.generation, ..new })
         };
-        let interrupted = Record { interrupted: true, ..released.clone() };
+        let interrupted = Record { mark: Mark::Interrupted, ..released.clone() };
         let extended = Lock {
             lease_until: Timestamp::from_millis(8),
             expires_at: Some(Timestamp::from_secs(8)),

@@ -187,8 +187,11 @@ impl<P: Protocol> Checker<'_, P> {
         it.explored.has_run |= self.configuration.execution_of(delivery) == Execution::AtMostOnce;
         if it.explored.holder == delivery {
             let operation = it.explored.operation;
-            it.flaws.unless(held.lock.interrupted || !operation.was_interrupted, Invariant::TakeoverTold);
-            it.flaws.unless(operation.was_left || !held.lock.interrupted, Invariant::TakeoverTrue);
+            it.flaws.unless(
+                held.lock.mark.is_interrupted() || !operation.was_interrupted,
+                Invariant::TakeoverTold,
+            );
+            it.flaws.unless(operation.was_left || !held.lock.mark.is_interrupted(), Invariant::TakeoverTrue);
         }
     }
 

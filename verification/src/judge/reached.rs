@@ -34,7 +34,7 @@ impl Step<'_> {
         }
         let mark = match self.action {
             Action::Claimed(held) => {
-                if held.lock.interrupted {
+                if held.lock.mark.is_interrupted() {
                     coverage.reach(Mark::TookOver);
                 }
                 match self.event {

@@ -368,7 +368,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::TakeoverTold,
         does: |_, (state, action)| match action {
             Action::Claimed(mut held) => {
-                held.lock.interrupted = false;
+                held.lock.mark = RecordMark::None;
                 (state, Action::Claimed(held))
             }
             action => (state, action),

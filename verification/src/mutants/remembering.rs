@@ -39,7 +39,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space: panics,
         does: |moment, outcome| match (moment.event, &moment.before.held()) {
             (Event::Settle(Intent::Release { .. }), Some(held)) => {
-                let was_interrupted = held.lock.interrupted;
+                let was_interrupted = held.lock.mark.is_interrupted();
                 interrupted(outcome, was_interrupted)
             }
             _ => outcome,
@@ -58,8 +58,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::OwnerInterrupts,
         space: || Configuration { execution: Execution::AtMostOnce, ..deaths() },
         does: |moment, outcome| match (moment.event, moment.before.held()) {
-            (Event::Settle(Intent::Interrupt), Some(held)) => {
-                let new = Record { interrupted: true, ..held.lock.clone().into() };
+            (Event::Settle(Intent::Unanswered { .. }), Some(held)) => {
+                let new = Record { mark: Mark::Interrupted, ..held.lock.clone().into() };
                 (outcome.0, Action::Put(Put::Mine { held: held.lock.clone(), new }))
             }
             _ => outcome,
@@ -85,10 +85,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space: again,
         does: |moment, outcome| {
             let was_standing = moment.shown().is_some_and(|record| record.status() == Status::Started);
-            let outcome = with_claim(outcome, |new| new.interrupted = was_standing);
+            let outcome = with_claim(outcome, |new| new.mark = was_standing.into());
             match (outcome, moment.sent().and_then(sent_by)) {
                 ((state, Action::Claimed(mut held)), Some(claim)) => {
-                    held.lock.interrupted = claim.record().interrupted;
+                    held.lock.mark = claim.record().mark;
                     (state, Action::Claimed(held))
                 }
                 (outcome, _) => outcome,
@@ -101,7 +101,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::TakeoverTold,
         applies: |put, current| match (put, current, shipping(put, current)) {
             (Put::Replace { .. }, Some(before), Effect::Put(record)) => {
-                Effect::Put(Record { interrupted: before.interrupted, ..record })
+                Effect::Put(Record { mark: before.mark, ..record })
             }
             (_, _, effect) => effect,
         },
@@ -113,7 +113,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space: panics,
         applies: |put, current| match (put, current, shipping(put, current)) {
             (Put::Mine { .. }, Some(before), Effect::Put(record)) => {
-                Effect::Put(Record { interrupted: before.interrupted, ..record })
+                Effect::Put(Record { mark: before.mark, ..record })
             }
             (_, _, effect) => effect,
         },
@@ -124,7 +124,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::TakeoverTrue,
         does: |_, (state, action)| match action {
             Action::Claimed(mut held) => {
-                held.lock.interrupted = held.lock.attempt > 1;
+                held.lock.mark = (held.lock.attempt > 1).into();
                 (state, Action::Claimed(held))
             }
             action => (state, action),
@@ -243,7 +243,7 @@ fn is_claiming(moment: &Moment<'_>) -> bool {
 fn interrupted(outcome: Outcome, interrupted: bool) -> Outcome {
     with_settlement(outcome, |new| {
         if new.state == RecordState::Released {
-            new.interrupted = interrupted;
+            new.mark = interrupted.into();
         }
     })
 }

@@ -41,7 +41,7 @@ impl Undoing {
         let (Put::Create(new) | Put::Replace { new, .. } | Put::Mine { new, .. }) = &mut put;
         let lease = new.lease_until();
         match self.undone {
-            Undone::Interruptions if lease.is_some() || releases => new.interrupted = false,
+            Undone::Interruptions if lease.is_some() || releases => new.mark = RecordMark::None,
             Undone::EndlessClaims if lease.is_some() => {
                 new.expires_at = lease.map(|lease| lease.saturating_add(std::time::Duration::from_secs(5)));
             }

@@ -133,7 +133,7 @@ fn differences(found: &Record, expected: &Record) -> String {
         lock_acquired_at,
         execution,
         expires_at,
-        interrupted,
+        mark,
         request_id,
         trace,
         state,
@@ -150,7 +150,7 @@ fn differences(found: &Record, expected: &Record) -> String {
     );
     field("execution", execution, &expected.execution, *execution == expected.execution);
     field("expires_at", expires_at, &expected.expires_at, *expires_at == expected.expires_at);
-    field("interrupted", interrupted, &expected.interrupted, *interrupted == expected.interrupted);
+    field("mark", mark, &expected.mark, *mark == expected.mark);
     field("request_id", request_id, &expected.request_id, *request_id == expected.request_id);
     field("trace", trace, &expected.trace, *trace == expected.trace);
     field("the state", state, &expected.state, *state == expected.state);

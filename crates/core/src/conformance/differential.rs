@@ -239,7 +239,7 @@ impl Script {
             // Odd ones may have no expiry.
             execution: if of % 2 == 1 { Execution::AtMostOnce } else { Execution::AtLeastOnce },
             expires_at: Some(self.expiry()),
-            interrupted: of.is_multiple_of(4),
+            mark: of.is_multiple_of(4).into(),
             request_id: request_ids[of as usize % 3].clone(),
             trace: request_ids[of as usize / 3 % 3].as_deref().map(|id: &str| id.to_owned().into()),
             state: State::Released,
@@ -269,10 +269,10 @@ impl Script {
         let outcome = self.random.pick(&outcomes).clone();
         let (state, interrupted) = match self.random.below(4) {
             0 => (State::Released, self.random.below(2) == 0),
-            1 => (State::Failed(outcome), record.interrupted),
-            _ => (State::Completed(outcome), record.interrupted),
+            1 => (State::Failed(outcome), record.mark.is_interrupted()),
+            _ => (State::Completed(outcome), record.mark.is_interrupted()),
         };
-        Record { state, interrupted, expires_at: Some(self.expiry()), ..record }
+        Record { state, mark: interrupted.into(), expires_at: Some(self.expiry()), ..record }
     }
 
     fn near(&mut self, time: Timestamp) -> Timestamp {

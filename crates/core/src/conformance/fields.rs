@@ -16,7 +16,7 @@ use crate::{
     fingerprint::Fingerprint,
     key::StoredKey,
     outcome::{Outcome, Place, StoredResponse},
-    record::{Generation, Lock, Owner, Record, State},
+    record::{Generation, Lock, Mark, Owner, Record, State},
     settings::Execution,
     store::Store,
     time::Timestamp,
@@ -129,9 +129,14 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
     }
     for interrupted in [false, true] {
         for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
-            locks.push(Lock { expires_at: Some(LAST_SECOND), execution, interrupted, ..first_lock()? });
+            locks.push(Lock {
+                expires_at: Some(LAST_SECOND),
+                execution,
+                mark: interrupted.into(),
+                ..first_lock()?
+            });
         }
-        locks.push(Lock { interrupted, ..until(None, first_lock()?) });
+        locks.push(Lock { mark: interrupted.into(), ..until(None, first_lock()?) });
     }
     locks.push(Lock {
         owner: owner()?,
@@ -142,7 +147,7 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
         lease_until: Timestamp::from_millis(u64::MAX),
         execution: Execution::AtMostOnce,
         expires_at: Some(LAST_SECOND),
-        interrupted: true,
+        mark: Mark::Interrupted,
         request_id: None,
         trace: None,
     });

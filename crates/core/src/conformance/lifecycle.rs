@@ -130,14 +130,14 @@ pub(super) async fn lasting_claims(store: &dyn Store) -> Verdict {
 pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
     for first in [false, true] {
         for second in [false, true] {
-            let (key, lock) = (fresh_key()?, Lock { interrupted: first, ..first_lock()? });
+            let (key, lock) = (fresh_key()?, Lock { mark: first.into(), ..first_lock()? });
             let mut current = Record::from(lock.clone());
             applied(store, &key, &claim(lock), &current).await?;
             let lease_until = far_lease();
             let extension = extend(&current, lease_until);
             current = extended(&current, lease_until);
             applied(store, &key, &extension, &current).await?;
-            let (seen, lock) = (current.clone(), Lock { interrupted: second, ..second_lock()? });
+            let (seen, lock) = (current.clone(), Lock { mark: second.into(), ..second_lock()? });
             current = Record { fingerprint: current.fingerprint, ..lock.clone().into() };
             applied(store, &key, &take_over(&seen, lock), &current).await?;
             for interrupted in [first, second] {
@@ -145,7 +145,7 @@ pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
                 let write = settle(&current, release.clone());
                 current = settled(&current, release);
                 applied(store, &key, &write, &current).await?;
-                let (seen, lock) = (current.clone(), Lock { interrupted: second, ..second_lock()? });
+                let (seen, lock) = (current.clone(), Lock { mark: second.into(), ..second_lock()? });
                 current = lock.clone().into();
                 applied(store, &key, &reclaim(&seen, lock), &current).await?;
             }
@@ -154,7 +154,7 @@ pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
             current = settled(&current, complete);
             applied(store, &key, &write, &current).await?;
             for interrupted in [first, second] {
-                let lock = Lock { interrupted, ..first_lock()? };
+                let lock = Lock { mark: interrupted.into(), ..first_lock()? };
                 let record = Record { state: State::Failed(Outcome::Omitted), ..lock.into() };
                 let write = conclude(Some(&current), record.clone());
                 applied(store, &key, &write, &record).await?;
@@ -249,7 +249,7 @@ pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
     for (nth, (state, request_id)) in
         states.into_iter().zip(odd_request_ids().into_iter().cycle()).enumerate()
     {
-        let mut record = Record { state, request_id, interrupted: nth % 3 == 0, ..second_lock()?.into() };
+        let mut record = Record { state, request_id, mark: (nth % 3 == 0).into(), ..second_lock()?.into() };
         if record.status() == Status::Started {
             record.expires_at = None;
         }

@@ -8,7 +8,7 @@ use super::{Verdict, bench::owner, random::Random};
 use crate::{
     fingerprint::Fingerprint,
     outcome::{Outcome, Place, StoredResponse},
-    record::{Generation, Lock, Record, State},
+    record::{Generation, Lock, Mark, Record, State},
     settings::Execution,
     store::Put,
     time::{Clock as _, Timestamp, system_clock},
@@ -36,7 +36,7 @@ pub(super) fn first_lock() -> Verdict<Lock> {
         lease_until: now.saturating_add(Duration::from_millis(60_456)),
         execution: Execution::AtLeastOnce,
         expires_at: Some(tomorrow()),
-        interrupted: false,
+        mark: Mark::None,
         request_id: Some("first-invocation".into()),
         trace: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned().into()),
     })
@@ -45,7 +45,7 @@ pub(super) fn first_lock() -> Verdict<Lock> {
 /// A first lock that never expires, as under at-most-once, after an interrupted attempt. Cases replace the records
 /// of this lock at their end, because no sweeper removes them.
 pub(super) fn lasting_lock() -> Verdict<Lock> {
-    Ok(Lock { interrupted: true, ..until(None, first_lock()?) })
+    Ok(Lock { mark: Mark::Interrupted, ..until(None, first_lock()?) })
 }
 
 /// `lock` with this expiry. Only an at-most-once claim may have none.
@@ -66,7 +66,7 @@ pub(super) fn second_lock() -> Verdict<Lock> {
         lease_until: now.saturating_add(Duration::from_millis(90_012)),
         execution: Execution::AtMostOnce,
         expires_at: Some(tomorrow().saturating_add(Duration::from_secs(100))),
-        interrupted: true,
+        mark: Mark::Interrupted,
         request_id: Some("second-invocation".into()),
         trace: Some("Root=1-5759e988-bd862e3fe1be46a994272793;Sampled=1".to_owned().into()),
     })
@@ -152,12 +152,14 @@ pub(super) fn extended(record: &Record, lease_until: Timestamp) -> Record {
 pub(super) fn settled(record: &Record, settlement: Settlement) -> Record {
     let (state, expires_at, interrupted) = match settlement {
         Settlement::Complete(outcome, expires_at) => {
-            (State::Completed(outcome), expires_at, record.interrupted)
+            (State::Completed(outcome), expires_at, record.mark.is_interrupted())
         }
-        Settlement::Fail(outcome, expires_at) => (State::Failed(outcome), expires_at, record.interrupted),
+        Settlement::Fail(outcome, expires_at) => {
+            (State::Failed(outcome), expires_at, record.mark.is_interrupted())
+        }
         Settlement::Release { expires_at, interrupted } => (State::Released, expires_at, interrupted),
     };
-    Record { state, expires_at: Some(expires_at), interrupted, ..record.clone() }
+    Record { state, expires_at: Some(expires_at), mark: interrupted.into(), ..record.clone() }
 }
 
 /// A release that marks `record`'s claim as interrupted, and the record after this release.
@@ -213,7 +215,7 @@ mod tests {
             lease_until,
             execution,
             expires_at,
-            interrupted,
+            mark,
             request_id,
             trace,
         } = first_lock().unwrap();
@@ -226,7 +228,7 @@ mod tests {
         assert_ne!(lease_until, second.lease_until);
         assert_ne!(execution, second.execution);
         assert!(expires_at.is_some() && expires_at != second.expires_at);
-        assert_ne!(interrupted, second.interrupted);
+        assert_ne!(mark, second.mark);
         assert!(request_id.is_some() && request_id != second.request_id);
         assert!(trace.is_some() && trace != second.trace);
     }

@@ -217,7 +217,14 @@ fn locks(name: &str, lock: &Lock) -> Vec<(String, Record)> {
             ] {
                 let with =
                     format!("{name} {execution:?} {expires_at:?} {interrupted} {request_id:?} {trace:?}");
-                let optional = Lock { execution, expires_at, interrupted, request_id, trace, ..lock.clone() };
+                let optional = Lock {
+                    execution,
+                    expires_at,
+                    mark: interrupted.into(),
+                    request_id,
+                    trace,
+                    ..lock.clone()
+                };
                 locks.push((with, optional.into()));
             }
         }

@@ -11,7 +11,7 @@ use crate::{
         plan::Task,
         refusal_for, settlement,
     },
-    record::{Generation, Lock, Record},
+    record::{Generation, Lock, Mark, Record},
     store::{Put, PutOutcome, StoreErrorKind},
     time::Timestamp,
 };
@@ -66,7 +66,7 @@ impl Claiming {
 
 /// T1: claims a key that has no record.
 pub(super) fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) -> Next {
-    let lock = lock(plan, now, Generation::first(now), 1, false, &goal);
+    let lock = lock(plan, now, Generation::first(now), 1, Mark::None, &goal);
     send(plan, now, Claiming::new(goal, lock, losses))
 }
 
@@ -81,7 +81,7 @@ pub(super) fn to_record(
 ) -> Next {
     let is_in_doubt = task.is_in_doubt;
     let goal = Goal::Record(task);
-    let lock = lock(plan, now, Generation::first(now), 1, false, &goal);
+    let lock = lock(plan, now, Generation::first(now), 1, Mark::None, &goal);
     match lost(plan, now, Claiming::new(goal, lock, 0), record, Refusal::InProgress(None)) {
         Act(_, Action::Settled(End::Unrecorded(why))) => settlement::unrecorded(plan, held, is_in_doubt, why),
         next => next,
@@ -91,7 +91,7 @@ pub(super) fn to_record(
 /// Sends a claim, unless it's too late to run anything under it.
 fn send(plan: &Plan, now: Timestamp, claiming: Claiming) -> Next {
     if claiming.goal == Goal::Run && now >= plan.start_by() {
-        return give_up(plan, claiming, Refusal::NoTimeLeft);
+        return give_up(plan, now, claiming, Refusal::NoTimeLeft);
     }
     let put = claiming.put();
     Act(Phase::Claiming(claiming), Action::Put(put))
@@ -119,7 +119,7 @@ pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) 
             let nth = it.losses;
             Act(Phase::Claiming(Claiming { losses: nth + 1, ..it }), Action::Pause(nth))
         }
-        Event::Failed(Fault { kind, .. }) => give_up(plan, it, refusal_for(kind)),
+        Event::Failed(Fault { kind, .. }) => give_up(plan, now, it, refusal_for(kind)),
         Event::Resumed => send(plan, now, it),
         _ => Act(Phase::Claiming(it), Action::Nothing),
     }
@@ -135,7 +135,7 @@ pub(super) fn looking_for_claim(plan: &Plan, now: Timestamp, it: Claiming, event
         Event::Failed(Fault { kind, .. }) if matches!(it.goal, Goal::Record(_)) => {
             retry_recording(plan, now, it, kind, Phase::LookingForClaim)
         }
-        Event::Failed(_) => give_up(plan, it, Refusal::Unavailable),
+        Event::Failed(_) => give_up(plan, now, it, Refusal::Unavailable),
         Event::Resumed => Act(Phase::LookingForClaim(it), Action::Read),
         _ => Act(Phase::LookingForClaim(it), Action::Nothing),
     }
@@ -168,7 +168,7 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
     let it = Claiming { is_in_doubt: it.may_be_applied(record.as_ref()), ..it };
     let Some(record) = record else {
         if is_exhausted {
-            return give_up(plan, it, when_exhausted);
+            return give_up(plan, now, it, when_exhausted);
         }
         // An earlier attempt may still be applied. So send the same request again: whichever attempt is applied, the
         // claim has the same generation.
@@ -185,8 +185,8 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
     }
     match judge(&plan.rules, plan.fingerprint, &record, now) {
         Judgement::Replay => replay(plan, it.goal, record),
-        Judgement::Refused(why) => give_up(plan, it, why),
-        Judgement::Reclaim | Judgement::TakeOver if is_exhausted => give_up(plan, it, when_exhausted),
+        Judgement::Refused(why) => give_up(plan, now, it, why),
+        Judgement::Reclaim | Judgement::TakeOver if is_exhausted => give_up(plan, now, it, when_exhausted),
         // Don't take over a claim only to record an outcome: the successor may still finish.
         Judgement::TakeOver if it.goal != Goal::Run => {
             let until = record.lease_until().map(|lease_until| plan.rules.claimable_at(lease_until));
@@ -196,8 +196,8 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
         _ => {
             // A claim of this executor may still be on its way. Another of its claims must not have the same generation.
             let next = record.generation.max(it.lock.generation).next(now);
-            let (attempt, interrupted) = judge::history(plan.fingerprint, &record);
-            let lock = lock(plan, now, next, attempt, interrupted, &it.goal);
+            let (attempt, mark) = judge::history(plan.fingerprint, &record);
+            let lock = lock(plan, now, next, attempt, mark, &it.goal);
             send(plan, now, Claiming { lock, seen: Some(record), ..it })
         }
     }
@@ -209,24 +209,44 @@ fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     match goal {
         Goal::Record(task) => Next::Settle { held, task, submissions: 0 },
         Goal::Run if now < plan.limits.start_by(held.lock.lease_until) => {
-            let running = Running { held: held.clone(), submissions: 0, is_in_doubt: false };
-            Act(Phase::Held(running), Action::Claimed(held))
+            let is_asking = plan.rules.asks(held.lock.mark);
+            let running = Running { held: held.clone(), submissions: 0, is_in_doubt: false, is_asking };
+            Act(Phase::Held(running), if is_asking { Action::Ask(held) } else { Action::Claimed(held) })
         }
-        Goal::Run => release_unused(plan, held, Refusal::NoTimeLeft),
+        Goal::Run => release_unused(plan, now, held, Refusal::NoTimeLeft),
     }
 }
 
 /// Refuses the claim. If the claim may have been applied, first tries to release it, but only once: the caller waits.
-fn give_up(plan: &Plan, it: Claiming, why: Refusal) -> Next {
+fn give_up(plan: &Plan, now: Timestamp, it: Claiming, why: Refusal) -> Next {
     match it.goal {
-        Goal::Run if it.is_in_doubt => release_unused(plan, Held { lock: it.lock, is_recovered: false }, why),
+        Goal::Run if it.is_in_doubt => {
+            release_unused(plan, now, Held { lock: it.lock, is_recovered: false }, why)
+        }
         goal => refuse(goal, why),
     }
 }
 
-/// Releases a claim under which nothing has run.
-fn release_unused(plan: &Plan, held: Held, why: Refusal) -> Next {
-    let put = settlement::release(plan, &held, false);
+/// Continues after a question whose answer is that the earlier attempt had no effect: runs the handler, if it may run and
+/// there's time left.
+pub(super) fn absent(plan: &Plan, now: Timestamp, running: Running) -> Next {
+    let held = running.held.clone();
+    if !plan.rules.reruns_when_absent() {
+        return release_unused(plan, now, held, Refusal::OutcomeUnknown);
+    }
+    if now >= plan.limits.start_by(held.lock.lease_until) {
+        return release_unused(plan, now, held, Refusal::NoTimeLeft);
+    }
+    Act(Phase::Held(Running { is_asking: false, ..running }), Action::Claimed(held))
+}
+
+/// Releases a claim under which nothing has run. If the next attempt must ask, the key isn't free for another request, and
+/// not for an executor that doesn't ask: the claim's lease ends instead.
+fn release_unused(plan: &Plan, now: Timestamp, held: Held, why: Refusal) -> Next {
+    let put = match plan.rules.asks(held.lock.mark) {
+        true => settlement::unanswered(plan, &held, now.min(held.lock.lease_until)),
+        false => settlement::release(plan, &held, false),
+    };
     Act(Phase::Releasing { held, why }, Action::Put(put))
 }
 
@@ -251,7 +271,7 @@ pub(super) fn lock(
     now: Timestamp,
     generation: Generation,
     attempt: u32,
-    interrupted: bool,
+    mark: Mark,
     goal: &Goal,
 ) -> Lock {
     let lease_until = match goal {
@@ -267,7 +287,7 @@ pub(super) fn lock(
         lease_until,
         execution: plan.rules.execution,
         expires_at: plan.lock_expiry(lease_until),
-        interrupted,
+        mark,
         request_id: plan.request_id.clone(),
         trace: None,
     }

@@ -29,6 +29,9 @@ pub enum Action {
     Pause(u8),
     /// The claim is held: run the handler, then feed back `Event::Settle`.
     Claimed(Held),
+    /// The claim is held, and an earlier attempt ended without an answer: ask the remote system for its effect. Then feed
+    /// back `Event::Settle` with the outcome or the lack of an answer, or `Event::DidNotHappen`.
+    Ask(Held),
     /// The record has an outcome: answer with it. The machine is done.
     Replay(Record),
     /// The claim failed, and the handler must not run. The machine is done.

@@ -76,7 +76,7 @@ impl Commit {
 /// claim the key.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task, submission: u32) -> Next {
     let retention = plan.rules.retention.max(now.until(plan.rules.claimable_at(held.lock.lease_until)));
-    let put = settlement::of(plan, retention, now, &held, &task.intent);
+    let put = settlement::of(plan, retention, now, &held, &task);
     begin(Basis::Claim(held), task, put, submission)
 }
 
@@ -275,7 +275,7 @@ fn declined(commit: Commit, why: Decline) -> Next {
     let submissions = commit.submission.saturating_add(1);
     let is_in_doubt = commit.task.is_in_doubt || commit.is_doubtful();
     let phase = match commit.basis {
-        Basis::Claim(held) => Phase::Held(Running { held, submissions, is_in_doubt }),
+        Basis::Claim(held) => Phase::Held(Running { held, submissions, is_in_doubt, is_asking: false }),
         Basis::Open(basis) => Phase::Open(open::Basis { submissions, is_in_doubt, ..basis }),
     };
     Act(phase, Action::Declined(why))

@@ -31,6 +31,8 @@ pub enum Event {
     Resumed,
     /// Settle the claim that's held, or conclude an optimistic run.
     Settle(Intent),
+    /// The answer to an `Action::Ask` is that the earlier attempt had no effect, and will have none.
+    DidNotHappen,
     /// Read the record without claiming.
     Look,
     /// Lock the key in the caller's own transaction, and read the record. The transaction's lock then holds the key

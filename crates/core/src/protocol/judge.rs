@@ -3,7 +3,7 @@
 use crate::{
     fingerprint::Fingerprint,
     protocol::{Refusal, Rules},
-    record::{Record, State},
+    record::{Mark, Record, State},
     settings::Execution,
     time::Timestamp,
 };
@@ -11,7 +11,8 @@ use crate::{
 /// The meaning of a record at a given time; computed, never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outlook {
-    /// Whether the record is STARTED and its lease ended more than the skew margin ago.
+    /// Whether the record is STARTED and its lease ended more than the skew margin ago, and the rules' `arrives_within`
+    /// before that.
     pub is_stale: bool,
     /// Whether the record expired more than the skew margin ago.
     pub is_expired: bool,
@@ -29,7 +30,8 @@ pub enum NextDelivery {
     /// The delivery is refused, since an earlier claim ended without an outcome, and that claim or the delivery's
     /// function allows only one run.
     OutcomeUnknown,
-    /// The delivery takes the stale claim over and runs, so the earlier handler's effects may happen again.
+    /// The delivery takes the stale claim over and runs, so the earlier handler's effects may happen again. With a
+    /// reconciler, it first asks whether they have happened.
     TakesOver,
     /// The delivery claims the key as a new operation or attempt, and runs.
     ClaimsAnew,
@@ -47,7 +49,7 @@ pub enum NextDelivery {
 /// use lambda_idempotency::protocol::{NextDelivery, Rules, outlook};
 ///
 /// let (skew_margin, retention) = (Duration::from_secs(2), Duration::from_secs(24 * 60 * 60));
-/// let rules = Rules { skew_margin, retention, execution: Execution::AtMostOnce };
+/// let rules = Rules { skew_margin, retention, execution: Execution::AtMostOnce, reconcile: None };
 /// let lease_until = Timestamp::from_secs(1_795_000_060);
 /// let record = Record {
 ///     owner: Owner::from_bytes([7; 16]),
@@ -68,16 +70,25 @@ pub enum NextDelivery {
 /// ```
 pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
     let has_passed = |time: Timestamp| rules.have_passed(time, now);
-    let is_stale = record.lease_until().is_some_and(has_passed);
+    let waits_until = record.lease_until().map(|lease_until| rules.waits_until(lease_until, record.mark));
+    let is_stale = waits_until.is_some_and(has_passed);
     let is_expired = record.expires_at.is_some_and(has_passed);
     let next = match record.state {
         State::Started { lease_until } if !is_stale => {
-            NextDelivery::InProgress(rules.claimable_at(lease_until))
+            NextDelivery::InProgress(rules.unanswered_until(rules.waits_until(lease_until, record.mark)))
         }
-        // Whatever this executor's settings are: the claim's function runs at most once.
-        State::Started { .. } if record.is_at_most_once_claim() => NextDelivery::OutcomeUnknown,
+        // Whatever this executor's settings are: the claim's function runs at most once, and only an executor that keeps to
+        // that may ask.
+        State::Started { .. }
+            if record.is_at_most_once_claim() && rules.execution == Execution::AtLeastOnce =>
+        {
+            NextDelivery::OutcomeUnknown
+        }
         // Expired or not, the outcome of that run is still unknown.
-        State::Started { .. } if rules.execution == Execution::AtMostOnce => NextDelivery::OutcomeUnknown,
+        State::Started { .. } if rules.execution == Execution::AtMostOnce => match rules.reconcile {
+            Some(_) => NextDelivery::TakesOver,
+            None => NextDelivery::OutcomeUnknown,
+        },
         State::Started { .. } if !is_expired => NextDelivery::TakesOver,
         State::Completed(_) | State::Failed(_) if !is_expired => NextDelivery::Replayed,
         // If the key was released, the next request may use it for anything.
@@ -149,15 +160,15 @@ pub fn recall(rules: &Rules, fingerprint: Fingerprint, copy: &Record, now: Times
 }
 
 /// Returns the next attempt's number when a claim replaces `record`, and whether an earlier attempt was
-/// interrupted. If the record is released or unsettled and the request is the same, the claim continues the
+/// interrupted, as a mark. If the record is released or unsettled and the request is the same, the claim continues the
 /// operation. Any other claim begins a new operation.
-pub(super) fn history(fingerprint: Fingerprint, record: &Record) -> (u32, bool) {
+pub(super) fn history(fingerprint: Fingerprint, record: &Record) -> (u32, Mark) {
     let next = record.attempt.saturating_add(1);
     match record.state {
-        _ if record.fingerprint != fingerprint => (1, false),
-        State::Started { .. } => (next, true),
-        State::Released => (next, record.interrupted),
-        State::Completed(_) | State::Failed(_) => (1, false),
+        _ if record.fingerprint != fingerprint => (1, Mark::None),
+        State::Started { .. } => (next, Mark::Interrupted),
+        State::Released => (next, record.mark),
+        State::Completed(_) | State::Failed(_) => (1, Mark::None),
     }
 }
 
@@ -183,7 +194,7 @@ mod tests {
             lock_acquired_at: Timestamp::from_millis(0),
             execution: Execution::AtLeastOnce,
             expires_at: Some(Timestamp::from_millis(EXPIRY)),
-            interrupted: false,
+            mark: Mark::None,
             request_id: None,
             trace: None,
             state,
@@ -192,7 +203,7 @@ mod tests {
 
     fn rules(execution: Execution) -> Rules {
         let skew_margin = Duration::from_millis(MARGIN);
-        Rules { skew_margin, retention: Duration::from_secs(100), execution }
+        Rules { skew_margin, retention: Duration::from_secs(100), execution, reconcile: None }
     }
 
     #[test]

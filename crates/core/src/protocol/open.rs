@@ -14,7 +14,7 @@ use crate::{
         plan::Task,
         refusal_for, settlement,
     },
-    record::{Generation, Record},
+    record::{Generation, Mark, Record},
     store::Put,
     time::Timestamp,
 };
@@ -66,8 +66,8 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, is_inside: bool, event: Event
 
 /// Stores the finished record, after the handler has run.
 pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) -> Next {
-    let (generation, (attempt, interrupted)) = match &basis.seen {
-        None => (Generation::first(now), (1, false)),
+    let (generation, (attempt, mark)) = match &basis.seen {
+        None => (Generation::first(now), (1, Mark::None)),
         Some(seen) => (seen.generation.next(now), judge::history(plan.fingerprint, seen)),
     };
     let Some((state, expires_at)) = settlement::outcome(plan.rules.retention, now, &task.intent) else {
@@ -82,7 +82,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
         lock_acquired_at: now,
         execution: plan.rules.execution,
         expires_at: Some(expires_at),
-        interrupted,
+        mark,
         request_id: plan.request_id.clone(),
         trace: None,
         state,

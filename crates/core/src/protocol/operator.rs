@@ -122,13 +122,13 @@ pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duratio
     };
     let (state, expires_at) =
         settlement::outcome(retention, now, &intent).unwrap_or_else(|| (State::Released, released_until()));
-    let interrupted = match intent {
-        Intent::Release { interrupted } => interrupted,
-        _ => record.interrupted,
+    let mark = match intent {
+        Intent::Release { interrupted } => interrupted.into(),
+        _ => record.mark.is_interrupted().into(),
     };
     let generation = record.generation.next(now);
     let expires_at = Some(expires_at);
-    let new = Record { owner, generation, state, expires_at, interrupted, ..record.clone() };
+    let new = Record { owner, generation, state, expires_at, mark, ..record.clone() };
     Put::Replace { seen: record.clone(), new }
 }
 
@@ -139,14 +139,19 @@ mod tests {
         fingerprint::Fingerprint,
         outcome::Outcome,
         protocol::{NextDelivery, Outlook, Rules, outlook},
-        record::Generation,
+        record::{Generation, Mark},
         settings::Execution,
     };
 
     const DAY: u64 = 24 * 60 * 60;
 
     fn rules(execution: Execution) -> Rules {
-        Rules { skew_margin: Duration::from_secs(2), retention: Duration::from_secs(DAY), execution }
+        Rules {
+            skew_margin: Duration::from_secs(2),
+            retention: Duration::from_secs(DAY),
+            execution,
+            reconcile: None,
+        }
     }
 
     fn secs(secs: u64) -> Timestamp {
@@ -163,7 +168,7 @@ mod tests {
             lock_acquired_at: secs(1000),
             execution: Execution::AtLeastOnce,
             expires_at: Some(secs(2000)),
-            interrupted: true,
+            mark: Mark::Interrupted,
             request_id: Some("invocation".into()),
             trace: None,
             state,
@@ -208,8 +213,15 @@ mod tests {
                 ] {
                     let put = resolve(&record, owner, intent, retention, now);
                     let (generation, expires_at) = (Generation::new(generation), Some(until));
-                    let interrupted = record.interrupted && state != State::Released;
-                    let new = Record { owner, generation, state, expires_at, interrupted, ..record.clone() };
+                    let interrupted = record.mark.is_interrupted() && state != State::Released;
+                    let new = Record {
+                        owner,
+                        generation,
+                        state,
+                        expires_at,
+                        mark: interrupted.into(),
+                        ..record.clone()
+                    };
                     assert_eq!(put, Put::Replace { seen: record.clone(), new: new.clone() });
                     // The put can't be applied twice: the version has changed.
                     assert_eq!(put.apply_to(Some(&new)), None);

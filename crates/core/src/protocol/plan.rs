@@ -6,7 +6,7 @@ use crate::{
     fingerprint::Fingerprint,
     outcome::Outcome,
     protocol::{Limits, limits::SHORTEST_ANSWER},
-    record::{Owner, Status},
+    record::{Mark, Owner, Status},
     settings::Execution,
     store::toolkit::SWEEP_MARGIN,
     time::Timestamp,
@@ -15,8 +15,9 @@ use crate::{
 /// A STARTED record outlives its lease by at least this much, so that the sweeper never removes a lock that
 /// may still be live.
 pub(super) const MIN_LOCK_RETENTION: Duration = SWEEP_MARGIN;
-/// How long an interrupted claim keeps its key. A request that the handler's process sent just before its end may still
-/// be on its way, and another run should find its effect. Most requests end or time out within seconds.
+/// How long an interrupted claim keeps its key, unless a reconciler's `arrives_within` is longer. A request that the
+/// handler's process sent just before its end may still be on its way, and another run should find its effect. Most
+/// requests end or time out within seconds. A question that failed is asked again after the same time.
 pub(super) const INTERRUPTED_LEASE: Duration = Duration::from_secs(10);
 
 /// The settings that the rules depend on.
@@ -28,14 +29,56 @@ pub struct Rules {
     pub retention: Duration,
     /// How stale claims are handled.
     pub execution: Execution,
+    /// How an attempt that ended without an answer is reconciled. `None`: no question is asked, so the handler runs again if it may.
+    pub reconcile: Option<Reconcile>,
+}
+
+/// How an operation asks the remote system for the effect of an attempt that ended without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reconcile {
+    /// How long an effect can still be on its way after the attempt's lease. No question is asked before.
+    pub arrives_within: Duration,
+    /// Whether the handler may run again under at-most-once if the effect didn't happen.
+    pub reruns_when_absent: bool,
 }
 
 impl Rules {
-    /// Returns the time at which a key becomes claimable, given its claim's `lease_until`. This is the only place that
-    /// computes it.
+    /// Returns the time at which a key becomes claimable, given its claim's `lease_until`, if that claim's handler may run.
+    /// This and [`unanswered_until`](Self::unanswered_until) are the only places that compute it.
     #[must_use]
     pub fn claimable_at(&self, lease_until: Timestamp) -> Timestamp {
+        self.unanswered_until(lease_until.saturating_add(self.arrives_within()))
+    }
+
+    /// Returns the time at which a key becomes claimable whose claim's handler is known to have ended without an answer.
+    #[must_use]
+    pub fn unanswered_until(&self, lease_until: Timestamp) -> Timestamp {
         lease_until.saturating_add(self.skew_margin).saturating_add(Duration::from_millis(1))
+    }
+
+    fn arrives_within(&self) -> Duration {
+        self.reconcile.map_or(Duration::ZERO, |reconcile| reconcile.arrives_within)
+    }
+
+    /// Returns when the wait for a STARTED record ends, without the skew margin: with its lease, and then the time in which
+    /// its handler's effect may still arrive.
+    pub(super) fn waits_until(&self, lease_until: Timestamp, mark: Mark) -> Timestamp {
+        match mark {
+            // Whoever wrote the mark has included that time.
+            Mark::Unanswered => lease_until,
+            _ => lease_until.saturating_add(self.arrives_within()),
+        }
+    }
+
+    /// Whether a claim with this mark asks before its handler runs.
+    pub(super) fn asks(&self, mark: Mark) -> bool {
+        self.reconcile.is_some() && mark.is_interrupted()
+    }
+
+    /// Whether the handler may run if the question's answer is that the effect didn't happen.
+    pub fn reruns_when_absent(&self) -> bool {
+        let allows = self.reconcile.is_some_and(|reconcile| reconcile.reruns_when_absent);
+        self.execution == Execution::AtLeastOnce || allows
     }
 
     /// Whether `time` has passed at `now` on every executor's clock.
@@ -96,9 +139,13 @@ pub enum Intent {
         /// Whether this attempt ended without an answer, for example by a panic.
         interrupted: bool,
     },
-    /// Leave the claim unsettled, but end its lease soon: the handler's process died, and nothing of it runs any more.
-    /// The next delivery then takes over, and learns of the interruption. Under at-most-once, nothing changes.
-    Interrupt,
+    /// Leave the claim unsettled and mark it: it ended without an answer, and nothing runs under it any more. Its lease
+    /// ends at this time, when the next delivery takes over, and learns of the interruption. Under at-most-once, nothing
+    /// changes, unless the operation has a reconciler.
+    Unanswered {
+        /// When the lease ends; see [`State::unanswered`](crate::protocol::State::unanswered).
+        until: Timestamp,
+    },
 }
 
 impl Intent {
@@ -108,7 +155,7 @@ impl Intent {
             Self::Complete(_) | Self::Commit(_) => Status::Completed,
             Self::Fail(_) => Status::Failed,
             Self::Release { .. } => Status::Released,
-            Self::Interrupt => Status::Started,
+            Self::Unanswered { .. } => Status::Started,
         }
     }
 
@@ -130,16 +177,18 @@ pub(super) struct Task {
     /// Whether a transaction of this run was declined after an ambiguous answer. Such a transaction may still be
     /// applied, as long as nothing fences it.
     pub(super) is_in_doubt: bool,
+    /// Whether the outcome was found by asking the remote system.
+    pub(super) is_reconciled: bool,
 }
 
 impl Task {
     pub(super) fn new(plan: &Plan, now: Timestamp, intent: Intent, is_in_doubt: bool) -> Self {
         let by = match intent {
             // The caller gets no answer, so it doesn't matter how long the front end waits.
-            Intent::Interrupt => now.saturating_add(plan.limits.settle_within),
+            Intent::Unanswered { .. } => now.saturating_add(plan.limits.settle_within),
             _ => plan.limits.settle_by(now),
         };
-        Self { intent, by, retries: 0, is_in_doubt }
+        Self { intent, by, retries: 0, is_in_doubt, is_reconciled: false }
     }
 
     /// Counts one more retry and returns its number. If there's no time for another retry, or the limits' maximum

@@ -1,4 +1,4 @@
-//! Settles a held claim: completes, fails or releases it, or ends its lease soon (T9). Handles the claim's loss.
+//! Settles a held claim: completes, fails or releases it, or marks it as unanswered (T9). Handles the claim's loss.
 
 use crate::{
     outcome::Outcome,
@@ -19,11 +19,12 @@ use crate::{
 /// Sends the settlement, even after the lease has expired: it's still applied if no other claim has taken
 /// over.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task) -> Next {
-    // The claim stays as it is, since nobody may run the operation again.
-    if task.intent == Intent::Interrupt && plan.rules.execution == Execution::AtMostOnce {
+    // The claim stays as it is, since the operation may not run again, and has no reconciler.
+    let is_final = plan.rules.execution == Execution::AtMostOnce && plan.rules.reconcile.is_none();
+    if is_final && matches!(task.intent, Intent::Unanswered { .. }) {
         return over(End::Recorded);
     }
-    let put = settlement::of(plan, plan.rules.retention, now, &held, &task.intent);
+    let put = settlement::of(plan, plan.rules.retention, now, &held, &task);
     Act(Phase::Settling { held, task }, Action::Put(put))
 }
 
@@ -70,7 +71,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, held: Held, task: Task, event
 /// Decides from the current record how to continue, after the settlement was rejected or its answer was ambiguous.
 fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<Record>) -> Next {
     match record {
-        Some(record) if is_stored(now, &held, &task.intent, &record) => over(End::Recorded),
+        Some(record) if is_stored(&held, &task.intent, &record) => over(End::Recorded),
         Some(record) if is_still_held(&held, &record) => match task.again(plan, now) {
             // The read already took time, so the first retry needs no pause.
             Ok((task, 0)) => send(plan, now, held, task),
@@ -81,7 +82,7 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
         // attempt was applied after all, so its outcome counts.
         Some(record) if is_own_outcome(held.lock.owner, &record) => over(End::Superseded(record)),
         // The claim is lost, so there's nothing left to release.
-        record if matches!(task.intent, Intent::Release { .. } | Intent::Interrupt) => {
+        record if matches!(task.intent, Intent::Release { .. } | Intent::Unanswered { .. }) => {
             let lease_until = record.and_then(|record| record.lease_until());
             over(End::Fenced(lease_until.map(|lease_until| plan.rules.claimable_at(lease_until))))
         }
@@ -99,6 +100,6 @@ pub(super) fn omitted(intent: &Intent) -> Option<Intent> {
         | Intent::Commit(Outcome::Omitted)
         | Intent::Fail(Outcome::Omitted)
         | Intent::Release { .. }
-        | Intent::Interrupt => None,
+        | Intent::Unanswered { .. } => None,
     }
 }

@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use crate::{
-    protocol::{End, Held, Intent, Next, Plan, Refusal, over, plan::INTERRUPTED_LEASE},
-    record::{Owner, Record, State, Status},
+    protocol::{End, Held, Intent, Next, Plan, Refusal, over, plan::Task},
+    record::{Mark, Owner, Record, State, Status},
     store::Put,
     time::Timestamp,
 };
 
-/// Returns the put that carries out `intent` for `held` at `now`. An outcome expires after `retention`.
-pub(super) fn of(plan: &Plan, retention: Duration, now: Timestamp, held: &Held, intent: &Intent) -> Put {
-    match (intent, outcome(retention, now, intent)) {
-        (_, Some((state, expires_at))) => put(held, state, Some(expires_at), held.lock.interrupted),
-        (Intent::Interrupt, None) => interruption(now, held),
-        (_, None) => release(plan, held, matches!(intent, Intent::Release { interrupted: true })),
+/// Returns the put that carries out `task` for `held` at `now`. An outcome expires after `retention`.
+pub(super) fn of(plan: &Plan, retention: Duration, now: Timestamp, held: &Held, task: &Task) -> Put {
+    let mark = if task.is_reconciled { Mark::Reconciled } else { held.lock.mark.is_interrupted().into() };
+    match (&task.intent, outcome(retention, now, &task.intent)) {
+        (_, Some((state, expires_at))) => put(held, state, Some(expires_at), mark),
+        (Intent::Unanswered { until }, None) => unanswered(plan, held, *until),
+        (intent, None) => release(plan, held, matches!(intent, Intent::Release { interrupted: true })),
     }
 }
 
@@ -24,7 +25,7 @@ pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> O
     let state = match intent.clone() {
         Intent::Complete(outcome) | Intent::Commit(outcome) => State::Completed(outcome),
         Intent::Fail(outcome) => State::Failed(outcome),
-        Intent::Release { .. } | Intent::Interrupt => return None,
+        Intent::Release { .. } | Intent::Unanswered { .. } => return None,
     };
     Some((state, now.saturating_add(retention).rounded_up_to_second()))
 }
@@ -32,21 +33,23 @@ pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> O
 /// Returns the put that releases `held`. `interrupted` says whether this attempt ended without an answer.
 pub(super) fn release(plan: &Plan, held: &Held, interrupted: bool) -> Put {
     let expires_at = plan.release_expiry(held.lock.lease_until);
-    put(held, State::Released, Some(expires_at), interrupted || held.lock.interrupted)
+    let mark = Mark::from(interrupted || held.lock.mark.is_interrupted());
+    put(held, State::Released, Some(expires_at), mark)
 }
 
-/// T9: returns the put that ends the lease of `held` soon, unless it ends as soon already.
+/// T9: returns the put that marks `held` as ended without an answer, and ends its lease at `until`.
 ///
-/// The owner and the generation stay, so the claim can still be settled until it's taken over. The expiry stays too,
-/// since it's only a lower bound. An extension that's still on its way is refused, because the lease isn't as seen.
-fn interruption(now: Timestamp, held: &Held) -> Put {
-    let lease_until = held.lock.lease_until.min(now.saturating_add(INTERRUPTED_LEASE));
-    put(held, State::Started { lease_until }, held.lock.expires_at, held.lock.interrupted)
+/// The owner and the generation stay, so the claim can still be settled until it's taken over. The expiry is never
+/// earlier than before, since it's only a lower bound. An extension that's still on its way is refused, because the lease
+/// isn't as seen.
+pub(super) fn unanswered(plan: &Plan, held: &Held, until: Timestamp) -> Put {
+    let expires_at = held.lock.expires_at.map(|expires_at| expires_at.max(plan.release_expiry(until)));
+    put(held, State::Started { lease_until: until }, expires_at, Mark::Unanswered)
 }
 
-fn put(held: &Held, state: State, expires_at: Option<Timestamp>, interrupted: bool) -> Put {
+fn put(held: &Held, state: State, expires_at: Option<Timestamp>, mark: Mark) -> Put {
     let claim = Record::from(held.lock.clone());
-    let new = Record { state, expires_at, interrupted, ..claim };
+    let new = Record { state, expires_at, mark, ..claim };
     Put::Mine { held: held.lock.clone(), new }
 }
 
@@ -62,11 +65,15 @@ pub(super) fn is_outcome_of(owner: Owner, intent: &Intent, record: &Record) -> b
         }
 }
 
-/// Whether `record` shows at `now` that `intent` was carried out for `held`.
-pub(super) fn is_stored(now: Timestamp, held: &Held, intent: &Intent, record: &Record) -> bool {
-    let is_short = record.lease_until() <= Some(now.saturating_add(INTERRUPTED_LEASE));
-    is_outcome_of(held.lock.owner, intent, record)
-        || *intent == Intent::Interrupt && is_still_held(held, record) && is_short
+/// Whether `record` shows that `intent` was carried out for `held`.
+pub(super) fn is_stored(held: &Held, intent: &Intent, record: &Record) -> bool {
+    let is_unanswered = |until| {
+        is_still_held(held, record) && record.mark == Mark::Unanswered && record.lease_until() == Some(until)
+    };
+    match intent {
+        Intent::Unanswered { until } => is_unanswered(*until),
+        _ => is_outcome_of(held.lock.owner, intent, record),
+    }
 }
 
 /// Whether this record has an outcome that `owner` wrote.

@@ -5,6 +5,7 @@ mod commit;
 mod inside;
 mod open;
 mod operator;
+mod reconcile;
 mod settle;
 mod transactions;
 
@@ -14,7 +15,7 @@ use super::{acquire::RECORDING_LEASE, limits::SHORTEST_ANSWER, *};
 use crate::{
     fingerprint::Fingerprint,
     outcome::{Outcome, StoredResponse},
-    record::{Generation, Lock, Owner, Record, State as RecordState, Status},
+    record::{Generation, Lock, Mark, Owner, Record, State as RecordState, Status},
     settings::Execution,
     store::{Put, PutOutcome, StoreErrorKind},
     time::Timestamp,
@@ -36,7 +37,7 @@ const ANOTHER_REQUEST: Fingerprint = Fingerprint::from_digest([8; 32]);
 
 fn plan(execution: Execution) -> Plan {
     Plan {
-        rules: Rules { skew_margin: SKEW, retention: RETENTION, execution },
+        rules: Rules { skew_margin: SKEW, retention: RETENTION, execution, reconcile: None },
         owner: ME,
         fingerprint: REQUEST,
         limits: Limits { max_retries: Some(RETRIES), ..limits() },
@@ -138,7 +139,7 @@ fn record(state: RecordState, expires_in_secs: i64) -> Record {
         lock_acquired_at: Timestamp::from_millis(NOW.as_millis() - 10_000),
         execution: Execution::AtLeastOnce,
         expires_at: Some(Timestamp::from_millis(expires_ms)),
-        interrupted: false,
+        mark: Mark::None,
         request_id: None,
         trace: None,
         state,
@@ -164,14 +165,14 @@ fn settlement(held: &Held, action: Action) -> Record {
     let Action::Put(Put::Mine { held: lock, new }) = action else { panic!("no settlement: {action:?}") };
     assert_eq!(lock, held.lock);
     let claim = Record::from(lock);
-    let Record { state, expires_at, interrupted, .. } = new.clone();
-    assert_eq!(new, Record { state, expires_at, interrupted, ..claim });
+    let Record { state, expires_at, mark, .. } = new.clone();
+    assert_eq!(new, Record { state, expires_at, mark, ..claim });
     new
 }
 
 /// The fields that a settlement changes in its claim's record.
 fn changed(record: Record) -> (RecordState, Option<Timestamp>, bool) {
-    (record.state, record.expires_at, record.interrupted)
+    (record.state, record.expires_at, record.mark.is_interrupted())
 }
 
 /// Returns the time at which a key becomes claimable if its claim's lease ends at `lease_until`.
@@ -190,7 +191,7 @@ fn of_another_request(record: Record) -> Record {
 /// Returns the record of the machine's own claim, in this state.
 fn mine(run: &mut Run, held: &Held, state: RecordState) -> Record {
     let lock =
-        acquire::lock(run.state.plan(), NOW, held.lock.generation, held.lock.attempt, false, &Goal::Run);
+        acquire::lock(run.state.plan(), NOW, held.lock.generation, held.lock.attempt, Mark::None, &Goal::Run);
     Record { state, ..lock.into() }
 }
 
@@ -209,7 +210,7 @@ fn first_claim_sets_every_field() {
     let expires_at = NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second();
     assert_eq!(lock.expires_at, Some(expires_at));
     let Action::Claimed(held) = run.feed(Event::Answered(PutOutcome::Applied)) else { panic!("not claimed") };
-    assert!(!held.lock.interrupted && !held.is_recovered);
+    assert!(!held.lock.mark.is_interrupted() && !held.is_recovered);
     assert_eq!(run.state.held(), Some(&held));
 }
 
@@ -217,7 +218,7 @@ fn first_claim_sets_every_field() {
 fn lock_outlives_its_lease_by_the_retention() {
     let mut plan = plan(Execution::AtLeastOnce);
     plan.rules.retention = Duration::from_secs(7 * 86_400);
-    let lock = acquire::lock(&plan, NOW, Generation::first(NOW), 1, false, &Goal::Run);
+    let lock = acquire::lock(&plan, NOW, Generation::first(NOW), 1, Mark::None, &Goal::Run);
     let expires_at = plan.limits.lease_until.saturating_add(plan.rules.retention).rounded_up_to_second();
     assert_eq!(lock.expires_at, Some(expires_at));
 }
@@ -290,7 +291,7 @@ fn takeover_is_conditional_on_the_seen_version() {
     // The executor's lost claim may still be applied, so this one needs another generation.
     assert_eq!((lock.attempt, lock.generation.get()), (4, NOW.as_millis() + 1));
     let Action::Claimed(held) = run.feed(Event::Answered(PutOutcome::Applied)) else { panic!("not claimed") };
-    assert!(held.lock.interrupted);
+    assert!(held.lock.mark.is_interrupted());
     assert_eq!(held.lock.attempt, 4);
 }
 
@@ -365,7 +366,7 @@ fn recovered_claim_without_time_is_released() {
     let own = Record { owner: ME, generation: Generation::new(41), ..started(2000) };
     let Action::Put(Put::Mine { held, new }) = run.feed(refused(Some(own))) else { panic!("not released") };
     assert_eq!((held.owner, held.generation.get()), (ME, 41));
-    assert_eq!((new.state, new.interrupted), (RecordState::Released, false));
+    assert_eq!((new.state, new.mark.is_interrupted()), (RecordState::Released, false));
     let until = claimable_at(NOW.saturating_add(Duration::from_millis(2000)));
     for (answer, refusal) in [
         (Event::Answered(PutOutcome::Applied), Refusal::NoTimeLeft),

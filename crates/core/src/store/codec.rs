@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::{
     fingerprint::Fingerprint,
     outcome::{Labels, Outcome, Place, StoredResponse},
-    record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
+    record::{Generation, Lock, Mark, Owner, RECORD_VERSION, Record, State, Status},
     settings::Execution,
     time::Timestamp,
 };
@@ -154,9 +154,6 @@ impl<'a> From<&'a [u8]> for Value<'a> {
 
 const OMITTED: &str = "omitted";
 const DEFLATE: &str = "deflate";
-/// The mark of a record whose operation had an earlier attempt that ended without an answer. A later release may write
-/// others: this one refuses a record with a mark that it doesn't know, since it can't tell what may still run.
-const INTERRUPTED: &str = "interrupted";
 /// The execution of a claim whose handler runs at most once. For one that may run again, the field is absent.
 const AT_MOST_ONCE: &str = "at-most-once";
 
@@ -171,7 +168,7 @@ pub fn value(field: Field, record: &Record) -> Option<Value<'_>> {
         lock_acquired_at,
         execution,
         expires_at,
-        interrupted,
+        mark,
         request_id,
         trace,
         state,
@@ -187,7 +184,7 @@ pub fn value(field: Field, record: &Record) -> Option<Value<'_>> {
         Field::ClaimedAt => Value::Number(lock_acquired_at.as_millis()),
         Field::LeaseUntil => Value::Number(record.lease_until()?.as_millis()),
         Field::ExpiresAt => Value::Number((*expires_at)?.as_millis()),
-        Field::Mark => interrupted.then_some(INTERRUPTED)?.into(),
+        Field::Mark => mark.name()?.into(),
         Field::Execution => (*execution == Execution::AtMostOnce).then_some(AT_MOST_ONCE)?.into(),
         Field::RequestId => Value::from(&**request_id.as_ref()?),
         Field::Trace => Value::from(trace.as_ref()?.as_str()),
@@ -265,6 +262,7 @@ impl Unreadable {
 /// Says that a number isn't what the field may hold.
 pub const NOT_IN_RANGE: &str = "isn't a whole number in its range";
 const OTHER_FORM: &str = "isn't in the form that this library writes";
+const OTHER_STATUS: &str = "doesn't belong to the record's status or encoding";
 const IS_MISSING: &str = "is missing";
 const NEEDS_UPDATE: &str =
     "has a value that this release of lambda-idempotency doesn't know; update the library";
@@ -291,24 +289,31 @@ pub fn decode(fields: &mut impl Fields) -> Result<Record, Unreadable> {
             Some(_) => return Err(Unreadable::new(Field::Execution, NEEDS_UPDATE)),
         },
         expires_at: optional(Field::ExpiresAt, fields.number(Field::ExpiresAt))?.map(Timestamp::from_millis),
-        interrupted: match optional_text(fields, Field::Mark)? {
-            None => false,
-            Some(INTERRUPTED) => true,
-            Some(_) => return Err(Unreadable::new(Field::Mark, NEEDS_UPDATE)),
-        },
+        mark: mark(fields)?,
         request_id: optional_text(fields, Field::RequestId)?.map(Into::into),
         trace: optional_text(fields, Field::Trace)?.map(|trace| Arc::new(trace.to_owned())),
         state: state(fields)?,
     };
+    if !record.mark.fits(record.status()) {
+        return Err(Unreadable::new(Field::Mark, OTHER_STATUS));
+    }
     if record.expires_at.is_none() && !record.is_at_most_once_claim() {
         return Err(Unreadable::new(Field::ExpiresAt, IS_MISSING));
     }
     // A field that the record doesn't have belongs to another status or encoding, and the library can't know which of
     // the two is right.
     match Field::STATE.into_iter().find(|field| value(*field, &record).is_none() && fields.has(*field)) {
-        Some(field) => Err(Unreadable::new(field, "doesn't belong to the record's status or encoding")),
+        Some(field) => Err(Unreadable::new(field, OTHER_STATUS)),
         None => Ok(record),
     }
+}
+
+/// A later release may write other marks. This one refuses a record with a mark that it doesn't know, since it can't tell
+/// what may still run.
+fn mark(fields: &impl Fields) -> Result<Mark, Unreadable> {
+    let stored = optional_text(fields, Field::Mark)?;
+    let known = Mark::ALL.into_iter().find(|mark| mark.name() == stored);
+    known.ok_or_else(|| Unreadable::new(Field::Mark, NEEDS_UPDATE))
 }
 
 fn other_version(version: u64) -> String {

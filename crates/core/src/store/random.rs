@@ -55,7 +55,9 @@ mod tests {
     #[tokio::test]
     async fn generator_starts_on_another_thread() {
         let (filled, fills) = mpsc::channel();
-        let fill = |filled: mpsc::Sender<_>| move || drop(filled.send(thread::current().id()));
+        let fill = |filled: mpsc::Sender<_>| move || {
+            let _ = filled.send(thread::current().id());
+        };
         start_random(fill(filled.clone())).await;
         assert_ne!(fills.try_recv().unwrap(), thread::current().id());
         // A builder that isn't async doesn't wait.

@@ -150,7 +150,7 @@ mod tests {
     use crate::{
         fingerprint::Fingerprint,
         outcome::{Outcome, StoredResponse},
-        record::{Generation, Owner, State},
+        record::{Generation, Mark, Owner, State},
         settings::Execution,
         time::Timestamp,
     };
@@ -165,7 +165,7 @@ mod tests {
             lock_acquired_at: at(1000),
             execution: Execution::AtMostOnce,
             expires_at: Some(at(2000)),
-            interrupted: true,
+            mark: Mark::Interrupted,
             request_id: Some("invocation".into()),
             trace: Some("trace".to_owned().into()),
             state,

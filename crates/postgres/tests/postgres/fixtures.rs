@@ -6,7 +6,7 @@ use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
     settings::Execution,
     store::{
-        Generation, Lock, Outcome, Owner, Put, PutOutcome, Record, State, Store as _, StoredResponse,
+        Generation, Lock, Mark, Outcome, Owner, Put, PutOutcome, Record, State, Store as _, StoredResponse,
         postgres::PostgresStore,
     },
     time::{Clock as _, Timestamp, system_clock},
@@ -49,7 +49,7 @@ pub(super) fn lock() -> Lock {
         lease_until: later(60),
         execution: Execution::AtLeastOnce,
         expires_at: Some(later(90_000)),
-        interrupted: false,
+        mark: Mark::None,
         request_id: Some("invocation".into()),
         trace: None,
     }

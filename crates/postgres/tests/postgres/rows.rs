@@ -47,7 +47,7 @@ fn any_write(random: &mut Random, current: Option<Record>) -> Put {
     if random.below(3) == 0 {
         lock = puts::lasting(lock);
     }
-    lock.interrupted = random.below(2) == 0;
+    lock.mark = (random.below(2) == 0).into();
     let expires_at = later(random.below(9));
     let settlement = match random.below(4) {
         0 => Settlement::Complete(outcome(b"{}"), expires_at),

@@ -7,7 +7,7 @@ use lambda_idempotency::{
     Fingerprint, Key, Scope, StoredKey,
     settings::Execution,
     store::{
-        Generation, Lock, Outcome, Owner, Place, Put, PutOutcome, Record, State, Store, StoreError,
+        Generation, Lock, Mark, Outcome, Owner, Place, Put, PutOutcome, Record, State, Store, StoreError,
         StoredResponse, redis::RedisStore,
     },
     time::Timestamp,
@@ -42,7 +42,7 @@ pub(crate) fn lock() -> Lock {
         lease_until: ms(1_795_000_060_125),
         execution: Execution::AtLeastOnce,
         expires_at: Some(ms(EXPIRES_AT)),
-        interrupted: false,
+        mark: Mark::None,
         request_id: Some(Arc::from("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10")),
         trace: None,
     }
@@ -59,7 +59,7 @@ pub(crate) fn next_lock() -> Lock {
         lease_until: ms(1_795_000_130_003),
         execution: Execution::AtLeastOnce,
         expires_at: Some(ms(EXPIRES_AT + 70_000)),
-        interrupted: true,
+        mark: Mark::Interrupted,
         request_id: Some(Arc::from("another-request")),
         trace: None,
     }
@@ -117,7 +117,7 @@ pub(crate) fn writes_on_started() -> Vec<Put> {
     let mut writes = vec![
         puts::reclaim(&seen, next_lock()),
         puts::take_over(&seen, next_lock()),
-        puts::take_over(&seen, Lock { request_id: None, interrupted: false, ..next_lock() }),
+        puts::take_over(&seen, Lock { request_id: None, mark: Mark::None, ..next_lock() }),
         puts::take_over(&seen, puts::lasting(next_lock())),
         extend(1_795_000_090_000),
         puts::conclude(Some(&seen), completed()),

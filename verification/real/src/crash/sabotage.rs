@@ -9,8 +9,8 @@ use lambda_idempotency::{
     Fingerprint, StoredKey,
     settings::Execution,
     store::{
-        BoxFuture, CommitOutcome, Lock, OwnWrites, Put, PutOutcome, Record, ResponseChunks, State, Store,
-        StoreError, Transactions,
+        BoxFuture, CommitOutcome, Lock, Mark, OwnWrites, Put, PutOutcome, Record, ResponseChunks, State,
+        Store, StoreError, Transactions,
     },
     time::Timestamp,
 };
@@ -194,7 +194,7 @@ impl<S: Store> SabotagedStore<S> {
                 lease_until: Timestamp::from_millis(0),
                 execution: Execution::AtLeastOnce,
                 expires_at: Some(Timestamp::from_millis(0)),
-                interrupted: false,
+                mark: Mark::None,
                 request_id: None,
                 trace: None,
             };

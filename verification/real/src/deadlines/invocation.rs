@@ -18,7 +18,7 @@ use lambda_http::{
 use lambda_idempotency::{
     Fingerprint, Idempotency, Key, StoredKey,
     settings::Execution,
-    store::{Generation, Owner, Put, PutOutcome, Record, State, Status, Store},
+    store::{Generation, Mark, Owner, Put, PutOutcome, Record, State, Status, Store},
     time::{Clock as _, system_clock},
 };
 use lambda_idempotency_rehearsal::{
@@ -280,7 +280,7 @@ async fn release(direct: &dyn Store, key: &StoredKey) -> Result<()> {
         lock_acquired_at: now,
         execution: Execution::AtLeastOnce,
         expires_at: Some(now.saturating_add(PATIENCE).rounded_up_to_second()),
-        interrupted: false,
+        mark: Mark::None,
         request_id: None,
         trace: None,
         state: State::Released,

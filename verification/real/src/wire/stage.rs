@@ -18,7 +18,7 @@ use lambda_idempotency::{
     Fingerprint, RecordedFailure, StoredKey,
     settings::Execution,
     store::{
-        Generation, Lock, Outcome, Owner, Place, Put, PutOutcome, Record, State, Store, StoredResponse,
+        Generation, Lock, Mark, Outcome, Owner, Place, Put, PutOutcome, Record, State, Store, StoredResponse,
         dynamodb::DynamoDbStore,
     },
     time::{Clock, Timestamp, system_clock},
@@ -342,7 +342,7 @@ impl Stage {
             lease_until,
             execution: Execution::AtLeastOnce,
             expires_at: Some(lock_expires_at.rounded_up_to_second()),
-            interrupted: false,
+            mark: Mark::None,
             request_id: Some("the prior invocation".into()),
             trace: None,
         };
@@ -383,7 +383,7 @@ impl Stage {
             lease_until: now.saturating_add(Duration::from_secs(60)),
             execution: Execution::AtLeastOnce,
             expires_at: Some(now.saturating_add(2 * DAY).rounded_up_to_second()),
-            interrupted: record.interrupted,
+            mark: record.mark,
             request_id: Some("the rival's invocation".into()),
             trace: None,
         };

@@ -99,7 +99,7 @@ fn first_conclusion_sets_every_field() {
         lock_acquired_at: NOW,
         execution: Execution::AtLeastOnce,
         expires_at: Some(NOW.saturating_add(RETENTION).rounded_up_to_second()),
-        interrupted: false,
+        mark: Mark::None,
         request_id: Some("request".into()),
         trace: None,
         state: RecordState::Completed(outcome()),

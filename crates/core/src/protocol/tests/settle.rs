@@ -155,12 +155,12 @@ fn only_unstorable_responses_are_omitted() {
 
 #[test]
 fn interruption_is_remembered_across_release_and_reclaim() {
-    let interrupted = Record { interrupted: true, ..record(RecordState::Released, 1000) };
+    let interrupted = Record { mark: Mark::Interrupted, ..record(RecordState::Released, 1000) };
     for (there, is_takeover) in [
         (interrupted.clone(), true),
         (of_another_request(interrupted), false),
         (record(RecordState::Released, 1000), false),
-        (Record { interrupted: true, ..record(RecordState::Completed(outcome()), -3) }, false),
+        (Record { mark: Mark::Interrupted, ..record(RecordState::Completed(outcome()), -3) }, false),
         (
             Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 3000)), ..started(-60_000) },
             true,
@@ -169,11 +169,11 @@ fn interruption_is_remembered_across_release_and_reclaim() {
     ] {
         let (mut run, action) = Run::claiming_over(Execution::AtLeastOnce, there.clone());
         let Action::Put(write) = action else { panic!("not claimed: {there:?}") };
-        assert_eq!(write.record().interrupted, is_takeover, "{there:?}");
+        assert_eq!(write.record().mark.is_interrupted(), is_takeover, "{there:?}");
         let Action::Claimed(held) = run.feed(Event::Answered(PutOutcome::Applied)) else {
             panic!("not claimed")
         };
-        assert_eq!(held.lock.interrupted, is_takeover, "{there:?}");
+        assert_eq!(held.lock.mark.is_interrupted(), is_takeover, "{there:?}");
         // A release keeps `interrupted`, and a panic sets it.
         for panicked in [false, true] {
             let action = run.clone().feed(Event::Settle(Intent::Release { interrupted: panicked }));
@@ -305,7 +305,8 @@ fn interrupting_at(execution: Execution, now: Timestamp) -> (Run, Record, Action
     let Action::Put(Put::Create(record)) = run.feed(Event::Begin) else { panic!("not claimed") };
     assert!(matches!(run.feed(Event::Answered(PutOutcome::Applied)), Action::Claimed(_)));
     run.now = now;
-    let action = run.feed(Event::Settle(Intent::Interrupt));
+    let intent = run.state.unanswered(now, None);
+    let action = run.feed(Event::Settle(intent));
     (run, record, action)
 }
 
@@ -316,13 +317,18 @@ fn leased(record: &Record, lease_until: Timestamp) -> Record {
     Record { state: RecordState::Started { lease_until }, ..record.clone() }
 }
 
+/// The record of a claim that ended without an answer, with a lease until then.
+fn unanswered(record: &Record, lease_until: Timestamp) -> Record {
+    Record { mark: Mark::Unanswered, ..leased(record, lease_until) }
+}
+
 #[test]
-fn interruption_changes_only_the_lease() {
+fn unanswered_claims_are_marked_and_shortened() {
     let (mut run, record, action) = interrupting(Execution::AtLeastOnce);
     let Action::Put(put) = action else { panic!("no put (T9): {action:?}") };
     // The lease may have been extended, and the machine doesn't know it.
     for there in [record.clone(), leased(&record, NOW.saturating_add(LEASE * 2))] {
-        assert_eq!(put.apply_to(Some(&there)), Some(leased(&record, SHORT)));
+        assert_eq!(put.apply_to(Some(&there)), Some(unanswered(&record, SHORT)));
     }
     let others = [
         Record { owner: OTHER, ..record.clone() },
@@ -343,7 +349,7 @@ fn interruption_never_lengthens_a_lease() {
     let ending = record.lease_until().unwrap().saturating_sub(Duration::from_secs(1));
     let (_, record, action) = interrupting_at(Execution::AtLeastOnce, ending);
     let Action::Put(put) = action else { panic!("no put (T9): {action:?}") };
-    assert_eq!(put.into_record(), record);
+    assert_eq!(put.into_record(), unanswered(&record, record.lease_until().unwrap()));
 }
 
 #[test]
@@ -357,10 +363,9 @@ fn interruptions_are_retried_and_looked_into() {
     let (mut run, record, first) = interrupting(Execution::AtLeastOnce);
     // The put's answer is lost: the record shows whether it was applied.
     assert_eq!(run.feed(LOST()), Action::Read);
-    for lease_until in [SHORT, SHORT.saturating_sub(Duration::from_millis(1))] {
-        let there = leased(&record, lease_until);
-        assert_eq!(run.clone().feed(Event::Found(Some(there))), Action::Settled(End::Recorded));
-    }
+    let there = unanswered(&record, SHORT);
+    assert_eq!(run.clone().feed(Event::Found(Some(there))), Action::Settled(End::Recorded));
+    assert_eq!(run.clone().feed(Event::Found(Some(leased(&record, SHORT)))), first);
     assert_eq!(run.feed(Event::Found(Some(record))), first);
 }
 
@@ -393,7 +398,7 @@ fn takeovers_of_interrupted_claims_know_it() {
         let action = run.feed(refused(Some(left.clone())));
         match action {
             Action::Put(Put::Replace { new, .. }) => {
-                assert!(is_stale && new.interrupted && new.attempt == left.attempt + 1, "{new:?}");
+                assert!(is_stale && new.mark.is_interrupted() && new.attempt == left.attempt + 1, "{new:?}");
             }
             other => assert_eq!(
                 (other, is_stale),

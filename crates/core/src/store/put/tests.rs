@@ -7,7 +7,7 @@ use super::Put;
 use crate::{
     fingerprint::Fingerprint,
     outcome::{Outcome, StoredResponse},
-    record::{Generation, Lock, Owner, Record, State, Status},
+    record::{Generation, Lock, Mark, Owner, Record, State, Status},
     settings::Execution,
     time::Timestamp,
 };
@@ -48,7 +48,7 @@ impl Act {
                 current.filter(|_| is_mine).map(|current| Record {
                     state: state.clone(),
                     expires_at: Some(*expires_at),
-                    interrupted: *interrupted,
+                    mark: (*interrupted).into(),
                     ..current.clone()
                 })
             }
@@ -88,7 +88,7 @@ impl Act {
                 let new = Record {
                     state: state.clone(),
                     expires_at: Some(*expires_at),
-                    interrupted: *interrupted,
+                    mark: (*interrupted).into(),
                     ..known.clone()
                 };
                 Put::Mine { held: known.lock_until(known.lease_until().unwrap()), new }
@@ -135,7 +135,7 @@ fn records() -> Vec<Record> {
             lock_acquired_at: at(generation),
             execution: Execution::AtLeastOnce,
             expires_at,
-            interrupted,
+            mark: bool::into(interrupted),
             request_id: Some(format!("invocation {byte}").into()),
             trace: None,
             state,
@@ -168,7 +168,7 @@ fn acts(known: &Record) -> Vec<Act> {
         lease_until: at(60),
         execution: Execution::AtLeastOnce,
         expires_at: Some(at(160)),
-        interrupted: true,
+        mark: Mark::Interrupted,
         request_id: None,
         trace: None,
     };
@@ -187,7 +187,7 @@ fn acts(known: &Record) -> Vec<Act> {
         acts.push(Act::TakeOver(lock));
         acts.push(Act::Extend(at(40), known.expires_at.map(|_| at(140))));
         for state in settled {
-            let interrupted = known.interrupted || matches!(state, State::Released);
+            let interrupted = known.mark.is_interrupted() || matches!(state, State::Released);
             acts.push(Act::Settle(state, at(400), interrupted));
         }
     }

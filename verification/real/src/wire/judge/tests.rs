@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use lambda_idempotency::{
     Fingerprint,
     settings::Execution,
-    store::{Generation, Outcome, Owner, Place, StoreErrorKind, StoredResponse},
+    store::{Generation, Mark, Outcome, Owner, Place, StoreErrorKind, StoredResponse},
 };
 
 use super::*;
@@ -37,7 +37,7 @@ fn started(owner: Owner) -> Record {
         lock_acquired_at: Timestamp::from_millis(NOW),
         execution: Execution::AtLeastOnce,
         expires_at: Some(Timestamp::from_millis(NOW + 90_000_000)),
-        interrupted: false,
+        mark: Mark::None,
         request_id: None::<Arc<str>>,
         trace: None,
         state: State::Started { lease_until: Timestamp::from_millis(NOW + 60_000) },
