@@ -161,7 +161,10 @@ impl State {
                 until(plan::INTERRUPTED_LEASE).min(lease_until)
             }
         };
-        Intent::Unanswered { until }
+        // If the lease stayed the same, an extension that's still on its way would be applied, and replace the mark.
+        let is_marked = self.plan.rules.reconcile.is_some();
+        let is_same = is_marked && self.held().is_some_and(|held| held.lock.lease_until == until);
+        Intent::Unanswered { until: until.saturating_add(Duration::from_millis(is_same.into())) }
     }
 
     /// Whether a declined transaction may still be applied, because an earlier attempt at it got no

@@ -149,7 +149,7 @@ pub enum Mark {
     /// An earlier attempt ended without an answer. The record's own claim may still run.
     Interrupted,
     /// The record's own claim ended without an answer, and nothing runs under it any more. Only a STARTED record has this
-    /// mark. Its lease ends when the next attempt may begin.
+    /// mark, and only an executor with a reconciler sets it. Its lease ends when the next attempt may begin.
     Unanswered,
     /// An attempt ended without an answer, and the outcome was found by asking the remote system. Only a COMPLETED or
     /// FAILED record has this mark.

@@ -244,7 +244,11 @@ pub(super) fn absent(plan: &Plan, now: Timestamp, running: Running) -> Next {
 /// not for an executor that doesn't ask: the claim's lease ends instead.
 fn release_unused(plan: &Plan, now: Timestamp, held: Held, why: Refusal) -> Next {
     let put = match plan.rules.asks(held.lock.mark) {
-        true => settlement::unanswered(plan, &held, now.min(held.lock.lease_until)),
+        // The lease must change, so that an extension that's still on its way isn't applied.
+        true => {
+            let last = held.lock.lease_until.saturating_sub(Duration::from_millis(1));
+            settlement::unanswered(plan, &held, now.min(last))
+        }
         false => settlement::release(plan, &held, false),
     };
     Act(Phase::Releasing { held, why }, Action::Put(put))

@@ -71,7 +71,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, held: Held, task: Task, event
 /// Decides from the current record how to continue, after the settlement was rejected or its answer was ambiguous.
 fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<Record>) -> Next {
     match record {
-        Some(record) if is_stored(&held, &task.intent, &record) => over(End::Recorded),
+        Some(record) if is_stored(plan, &held, &task.intent, &record) => over(End::Recorded),
         Some(record) if is_still_held(&held, &record) => match task.again(plan, now) {
             // The read already took time, so the first retry needs no pause.
             Ok((task, 0)) => send(plan, now, held, task),

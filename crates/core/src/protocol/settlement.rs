@@ -39,12 +39,19 @@ pub(super) fn release(plan: &Plan, held: &Held, interrupted: bool) -> Put {
 
 /// T9: returns the put that marks `held` as ended without an answer, and ends its lease at `until`.
 ///
+/// Without a reconciler, the claim keeps its mark, as after a crash. Whoever trusts the mark doesn't wait for the handler's
+/// effect any more, and this executor doesn't know how long that takes.
+///
 /// The owner and the generation stay, so the claim can still be settled until it's taken over. The expiry is never
 /// earlier than before, since it's only a lower bound. An extension that's still on its way is refused, because the lease
 /// isn't as seen.
 pub(super) fn unanswered(plan: &Plan, held: &Held, until: Timestamp) -> Put {
     let expires_at = held.lock.expires_at.map(|expires_at| expires_at.max(plan.release_expiry(until)));
-    put(held, State::Started { lease_until: until }, expires_at, Mark::Unanswered)
+    put(held, State::Started { lease_until: until }, expires_at, mark_of_unanswered(plan, held))
+}
+
+fn mark_of_unanswered(plan: &Plan, held: &Held) -> Mark {
+    if plan.rules.reconcile.is_some() { Mark::Unanswered } else { held.lock.mark }
 }
 
 fn put(held: &Held, state: State, expires_at: Option<Timestamp>, mark: Mark) -> Put {
@@ -66,9 +73,10 @@ pub(super) fn is_outcome_of(owner: Owner, intent: &Intent, record: &Record) -> b
 }
 
 /// Whether `record` shows that `intent` was carried out for `held`.
-pub(super) fn is_stored(held: &Held, intent: &Intent, record: &Record) -> bool {
+pub(super) fn is_stored(plan: &Plan, held: &Held, intent: &Intent, record: &Record) -> bool {
     let is_unanswered = |until| {
-        is_still_held(held, record) && record.mark == Mark::Unanswered && record.lease_until() == Some(until)
+        let is_marked = record.mark == mark_of_unanswered(plan, held);
+        is_still_held(held, record) && is_marked && record.lease_until() == Some(until)
     };
     match intent {
         Intent::Unanswered { until } => is_unanswered(*until),

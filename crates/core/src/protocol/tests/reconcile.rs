@@ -56,7 +56,7 @@ fn first_runs_ask_nothing() {
     }
 }
 
-/// No question is asked before the effect has had the time to arrive, on this executor's clock and with the margin.
+/// Nobody asks before the effect has had the time to arrive, on this executor's clock and with the margin.
 #[test]
 fn questions_wait_for_the_effect() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
@@ -74,7 +74,7 @@ fn questions_wait_for_the_effect() {
     }
 }
 
-/// Whoever marks a claim as unanswered has included the time in which its effect may arrive.
+/// The executor that marks a claim as unanswered has included the time in which its effect may arrive.
 #[test]
 fn unanswered_claims_wait_only_for_their_lease() {
     let mut run = asking(Execution::AtLeastOnce, false);
@@ -197,10 +197,13 @@ fn unknown_answers_leave_the_claim_until_the_next_question() {
     }
 }
 
-/// A handler that doesn't know leaves its claim until its effect has arrived, if ever.
+/// A handler that doesn't know leaves its claim until its effect has arrived, if ever. An executor without a reconciler
+/// doesn't know how long that takes. So it sets no mark, and an executor with one waits for the effect too.
 #[test]
 fn unknown_failures_wait_for_their_effect() {
-    for (reconciles, wait) in [(true, ARRIVES), (false, Duration::from_secs(10))] {
+    for (reconciles, wait, mark) in
+        [(true, ARRIVES, Mark::Unanswered), (false, Duration::from_secs(10), Mark::None)]
+    {
         let mut run = if reconciles {
             asking(Execution::AtLeastOnce, false)
         } else {
@@ -208,10 +211,29 @@ fn unknown_failures_wait_for_their_effect() {
         };
         run.feed(Event::Begin);
         run.feed(Event::Answered(PutOutcome::Applied));
+        run.now = NOW.saturating_add(Duration::from_secs(5));
         let intent = run.state.unanswered(run.now, None);
         let new = written(run.feed(Event::Settle(intent)));
-        assert_eq!((new.lease_until(), new.mark), (Some(run.now.saturating_add(wait)), Mark::Unanswered));
+        assert_eq!((new.lease_until(), new.mark), (Some(run.now.saturating_add(wait)), mark));
+        // The answer was lost: only the marked record shows that the write was applied.
+        run.feed(LOST());
+        let other = Record { mark: Mark::Interrupted, ..new.clone() };
+        assert!(matches!(run.clone().feed(Event::Found(Some(other))), Action::Put(_)));
+        assert_eq!(run.feed(Event::Found(Some(new))), Action::Settled(End::Recorded));
     }
+}
+
+/// If the lease stayed the same, an extension that's still on its way would replace the mark.
+#[test]
+fn marked_claims_have_another_lease() {
+    let (mut run, held) = asks(Execution::AtLeastOnce, false);
+    let lease_until = held.lock.lease_until;
+    let intent = run.state.unanswered(run.now, Some(run.now.until(lease_until)));
+    let until = lease_until.saturating_add(Duration::from_millis(1));
+    assert_eq!(intent, Intent::Unanswered { until });
+    run.now = lease_until;
+    let new = written(run.feed(Event::DidNotHappen));
+    assert_eq!(new.lease_until(), Some(lease_until.saturating_sub(Duration::from_millis(1))));
 }
 
 /// An executor without a reconciler, or one that runs at least once, never takes an at-most-once claim over.

@@ -317,18 +317,14 @@ fn leased(record: &Record, lease_until: Timestamp) -> Record {
     Record { state: RecordState::Started { lease_until }, ..record.clone() }
 }
 
-/// The record of a claim that ended without an answer, with a lease until then.
-fn unanswered(record: &Record, lease_until: Timestamp) -> Record {
-    Record { mark: Mark::Unanswered, ..leased(record, lease_until) }
-}
-
+/// Without a reconciler, the claim isn't marked: it's left as after a crash.
 #[test]
-fn unanswered_claims_are_marked_and_shortened() {
+fn unanswered_claims_are_shortened() {
     let (mut run, record, action) = interrupting(Execution::AtLeastOnce);
     let Action::Put(put) = action else { panic!("no put (T9): {action:?}") };
     // The lease may have been extended, and the machine doesn't know it.
     for there in [record.clone(), leased(&record, NOW.saturating_add(LEASE * 2))] {
-        assert_eq!(put.apply_to(Some(&there)), Some(unanswered(&record, SHORT)));
+        assert_eq!(put.apply_to(Some(&there)), Some(leased(&record, SHORT)));
     }
     let others = [
         Record { owner: OTHER, ..record.clone() },
@@ -349,7 +345,7 @@ fn interruption_never_lengthens_a_lease() {
     let ending = record.lease_until().unwrap().saturating_sub(Duration::from_secs(1));
     let (_, record, action) = interrupting_at(Execution::AtLeastOnce, ending);
     let Action::Put(put) = action else { panic!("no put (T9): {action:?}") };
-    assert_eq!(put.into_record(), unanswered(&record, record.lease_until().unwrap()));
+    assert_eq!(put.into_record(), record);
 }
 
 #[test]
@@ -363,9 +359,8 @@ fn interruptions_are_retried_and_looked_into() {
     let (mut run, record, first) = interrupting(Execution::AtLeastOnce);
     // The put's answer is lost: the record shows whether it was applied.
     assert_eq!(run.feed(LOST()), Action::Read);
-    let there = unanswered(&record, SHORT);
+    let there = leased(&record, SHORT);
     assert_eq!(run.clone().feed(Event::Found(Some(there))), Action::Settled(End::Recorded));
-    assert_eq!(run.clone().feed(Event::Found(Some(leased(&record, SHORT)))), first);
     assert_eq!(run.feed(Event::Found(Some(record))), first);
 }
 
