@@ -5,6 +5,7 @@ mod fault;
 mod inside;
 mod machine;
 mod record;
+mod remote;
 mod transaction;
 
 use std::{collections::HashMap, rc::Rc, time::Duration};
@@ -48,6 +49,8 @@ pub struct Happened {
     pub explored: ExploredState,
     /// The broken invariants.
     pub flaws: Flaws,
+    /// The broken invariants that can't hold in this space; see [`Configuration::exempt`].
+    pub exempted: Flaws,
     /// The marks that were reached.
     pub coverage: Coverage,
 }
@@ -62,6 +65,7 @@ enum Heard {
     Failed(StoreErrorKind, bool),
     Resumed,
     Settle,
+    DidNotHappen,
     Look,
     Lock,
     Extend,
@@ -108,6 +112,8 @@ enum Next {
     Read,
     Pause,
     Run(u32),
+    /// The remote system is asked for the effect of an earlier attempt, under this claim.
+    Ask(u32),
     /// The handler runs without a claim.
     Open,
     /// The handler continues under this claim.
@@ -219,7 +225,9 @@ impl<'a, P: Protocol> Checker<'a, P> {
             flaws = flaws.timeless();
         }
         flaws = flaws.without(self.protocol.exempt());
-        Some(Happened { explored, flaws, coverage })
+        let exempted = flaws.only(self.configuration.exempt());
+        flaws = flaws.without(self.configuration.exempt());
+        Some(Happened { explored, flaws, exempted, coverage })
     }
 
     fn happen(&mut self, it: &mut Happening, choice: Choice) -> Option<()> {
@@ -260,7 +268,8 @@ impl<'a, P: Protocol> Checker<'a, P> {
                 if self.now(it, at) < self.cut_off(&slot)? {
                     return None;
                 }
-                it.reach(Mark::CutOff);
+                it.reach(if slot.is_question { Mark::CutOffAsking } else { Mark::CutOff });
+                self.effect_is_left(it, at);
                 self.leave_extension(it, at);
                 it.slot(at).end();
             }
@@ -278,6 +287,10 @@ impl<'a, P: Protocol> Checker<'a, P> {
             let now = self.now(it, at);
             let is_past = self.plan_of(it, at).is_some_and(|plan| now > plan.limits.lease_until);
             if is_past && self.configuration.host == Host::Kills {
+                if it.slot(at).is_question {
+                    it.reach(Mark::KilledAsking);
+                }
+                self.effect_is_left(it, at);
                 it.slot(at).end();
                 it.reach(Mark::Killed);
             }
@@ -500,10 +513,19 @@ impl<'a, P: Protocol> Checker<'a, P> {
     /// key. [`Verdict::Release`] models this statement.
     fn finish(&mut self, it: &mut Happening, at: u8, verdict: Verdict) -> Option<()> {
         let (slot, now) = (*it.slot(at), self.now(it, at));
+        match slot.is_question {
+            true => self.answers(it, at, verdict)?,
+            false => self.effect_ends(it, at, verdict)?,
+        }
         if self.claims.get(slot.held).is_some_and(|held| now > held.lock.lease_until) {
             it.reach(Mark::Frozen);
         }
         self.leave_extension(it, at);
+        it.slot(at).is_question = false;
+        if verdict == Verdict::Absent {
+            self.step(it, at, Heard::DidNotHappen);
+            return Some(());
+        }
         let delivery = &mut it.explored.deliveries[usize::from(slot.delivery)];
         delivery.has_writes |= verdict == Verdict::Commit;
         delivery.verdict = verdict;
@@ -513,6 +535,19 @@ impl<'a, P: Protocol> Checker<'a, P> {
         (slot.retries, slot.ended_at, slot.is_unstorable) = (0, ended_at, false);
         self.step(it, at, Heard::Settle);
         Some(())
+    }
+
+    /// The intent of `verdict`, with the response of `delivery`.
+    fn intent(&self, state: &P::State, verdict: Verdict, delivery: u8, now: Timestamp) -> Intent {
+        let response = || configuration::response(delivery, verdict);
+        let again = (verdict == Verdict::NotYet).then(|| configuration::millis(configuration::TICK));
+        match verdict {
+            _ if self.is_unanswered(delivery, verdict) => self.protocol.unanswered(state, now, again),
+            Verdict::Complete | Verdict::Found => Intent::Complete(response()),
+            Verdict::Commit => Intent::Commit(response()),
+            Verdict::Fail | Verdict::FoundFailed => Intent::Fail(response()),
+            verdict => Intent::Release { interrupted: verdict == Verdict::Panic },
+        }
     }
 
     fn true_time(&self, it: &Happening) -> Timestamp {
@@ -525,18 +560,6 @@ impl<'a, P: Protocol> Checker<'a, P> {
 
     fn plan_of(&self, it: &mut Happening, at: u8) -> Option<Rc<Plan>> {
         self.plans.get(it.slot(at).plan).cloned()
-    }
-}
-
-/// The intent of `verdict`, with the response of `delivery`.
-fn intent(verdict: Verdict, delivery: u8) -> Intent {
-    match verdict {
-        Verdict::Complete => Intent::Complete(configuration::response(delivery, verdict)),
-        Verdict::Commit => Intent::Commit(configuration::response(delivery, verdict)),
-        Verdict::Fail => Intent::Fail(configuration::response(delivery, verdict)),
-        Verdict::Release | Verdict::None => Intent::Release { interrupted: false },
-        Verdict::Panic => Intent::Release { interrupted: true },
-        Verdict::Interrupt => Intent::Interrupt,
     }
 }
 

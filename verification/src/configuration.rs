@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     Fingerprint,
-    protocol::{Limits, Plan, Rules},
+    protocol::{Limits, Plan, Reconcile, Rules},
     settings::Execution,
     store::{Outcome, Owner, StoredResponse},
     time::Timestamp,
 };
 
-use crate::model::{
-    Delivery, ExploredState, Late, MAX_DELIVERIES, MAX_LATE, MAX_MADE, MAX_SLOTS, Made, NOBODY, Operation,
-    Slot, Verdict,
+use crate::{
+    invariants::Invariant,
+    model::{
+        Delivery, ExploredState, Late, MAX_DELIVERIES, MAX_LATE, MAX_MADE, MAX_SLOTS, Made, NOBODY, Operation, Slot,
+        Verdict,
+    },
 };
 
 /// A day in milliseconds: the protocol's minimum for a lock's retention.
@@ -51,6 +54,49 @@ pub enum Flow {
     Inside,
 }
 
+/// How the remote system answers, when an operation with a reconciler asks for the effect of an earlier attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remote {
+    /// An effect arrives within the time that the reconciler waits, and the answer is true.
+    Honest,
+    /// The answer is true when it's given, but an effect may arrive after it.
+    Late,
+    /// The answer may be wrong.
+    Lying,
+}
+
+impl Remote {
+    /// The invariants that no protocol can keep with such a remote system, each with the reason.
+    const fn exempt(self) -> &'static [Invariant] {
+        match self {
+            Self::Honest => &[],
+            // An effect may always still arrive: when the question is asked, and when the handler starts.
+            Self::Late => &[Invariant::AskedInTime, Invariant::OneEffect],
+            // The handler starts because the remote system denies an effect that it has.
+            Self::Lying => &[Invariant::OneEffect],
+        }
+    }
+}
+
+/// How the functions ask the remote system for the effect of an attempt that ended without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reconciler {
+    /// How long an effect may be on its way, in milliseconds.
+    pub arrives_within: i64,
+    /// Whether the handler may run again under at-most-once if the effect didn't happen.
+    pub reruns_when_absent: bool,
+    /// How the remote system answers.
+    pub remote: Remote,
+    /// Whether every second delivery goes to a version of the function without a reconciler.
+    pub is_mixed: bool,
+}
+
+impl Reconciler {
+    /// A reconciler that waits one tick, with an honest remote system.
+    pub const HONEST: Self =
+        Self { arrives_within: TICK, reruns_when_absent: false, remote: Remote::Honest, is_mixed: false };
+}
+
 /// One space to explore. All numbers of type `i64` are milliseconds. Moments are counted from the beginning.
 #[derive(Clone, Debug)]
 pub struct Configuration {
@@ -79,6 +125,9 @@ pub struct Configuration {
     /// Whether every second delivery goes to a version of the function with the other execution, as during a
     /// deployment or after a rollback.
     pub is_mixed: bool,
+    /// How attempts that ended without an answer are reconciled, if they are. Such a space has claims only, and its clocks
+    /// don't jump.
+    pub reconciler: Option<Reconciler>,
     /// How many different requests use the key: 1 or 2.
     pub requests: u8,
     /// How an executor may process a delivery.
@@ -130,6 +179,7 @@ impl Default for Configuration {
             host: Host::LetsRun,
             execution: Execution::AtLeastOnce,
             is_mixed: false,
+            reconciler: None,
             requests: 1,
             flows: &[Flow::Claim],
             verdicts: &[Verdict::Complete, Verdict::Fail, Verdict::Release],
@@ -189,8 +239,16 @@ impl Configuration {
     pub fn plan(&self, owner: Owner, request: u8, now: Timestamp, has_time: bool) -> Plan {
         let deadline = if has_time { self.lease - self.reserve } else { 0 };
         let start_by = now.saturating_add(millis(deadline));
+        let delivery = drawn_by(owner).0;
         Plan {
-            rules: Rules { execution: self.execution_of(drawn_by(owner).0), ..self.rules() },
+            rules: Rules {
+                execution: self.execution_of(delivery),
+                reconcile: self.reconciler_of(delivery).map(|reconciler| Reconcile {
+                    arrives_within: millis(reconciler.arrives_within),
+                    reruns_when_absent: reconciler.reruns_when_absent,
+                }),
+                ..self.rules()
+            },
             owner,
             fingerprint: fingerprint(request),
             limits: self.limits(start_by.saturating_add(millis(self.reserve))),
@@ -217,7 +275,29 @@ impl Configuration {
         }
     }
 
-    /// The rules that the first delivery's executor follows.
+    /// The reconciler of this delivery's function, if it has one. An operator has none.
+    pub fn reconciler_of(&self, delivery: u8) -> Option<Reconciler> {
+        let reconciler = self.reconciler.filter(|_| delivery != NOBODY)?;
+        (!reconciler.is_mixed || delivery % 2 == 0).then_some(reconciler)
+    }
+
+    /// How the remote system answers.
+    pub fn remote(&self) -> Remote {
+        self.reconciler.map_or(Remote::Honest, |reconciler| reconciler.remote)
+    }
+
+    /// The invariants that can't hold in this space.
+    pub fn exempt(&self) -> &'static [Invariant] {
+        let is_mixed = self.reconciler.is_some_and(|reconciler| reconciler.is_mixed);
+        match is_mixed && self.verdicts.contains(&Verdict::Panic) {
+            // A function without a reconciler releases the key after a panic. The record doesn't say when that was, so the
+            // next attempt asks at once, although the effect may still arrive.
+            true => Remote::Late.exempt(),
+            false => self.remote().exempt(),
+        }
+    }
+
+    /// The rules that the first delivery's executor follows, without its reconciler.
     pub fn rules(&self) -> Rules {
         Rules {
             skew_margin: millis(self.skew_margin),
@@ -275,9 +355,14 @@ pub fn fingerprint(request: u8) -> Fingerprint {
 
 /// The response of a delivery's handler. No two deliveries have the same response, so that a replay shows
 /// which delivery it repeats. Each delivery's response with the handler's own writes also differs from its
-/// response without them.
+/// response without them, and from one that its question found.
 pub fn response(delivery: u8, verdict: Verdict) -> Outcome {
-    Outcome::Retained(StoredResponse::new(vec![delivery, u8::from(verdict == Verdict::Commit)].into()))
+    let kind = match verdict {
+        Verdict::Commit => 1,
+        Verdict::Found | Verdict::FoundFailed => 2,
+        _ => 0,
+    };
+    Outcome::Retained(StoredResponse::new(vec![delivery, kind].into()))
 }
 
 impl ExploredState {

@@ -212,6 +212,29 @@ marks! {
         Interrupting "an interruption is sent"
         RecordedInterruption "Recorded: interrupted"
     }
+    "questions" {
+        AskedLock "a question is asked after a takeover of a lock"
+        AskedReleased "a question is asked for a key that was released after an interruption"
+        AskedOwn "a question is asked under a claim whose response was lost"
+        WaitsForEffect "a lock whose lease has passed isn't taken over, since an effect may still arrive"
+        AnsweredHappened "a question is answered: it happened"
+        AnsweredFailed "a question is answered: it failed for good"
+        AnsweredAbsent "a question is answered: it did not happen"
+        AnsweredNotYet "a question is answered: not known yet"
+        AnsweredNothing "a question fails or panics"
+        RunsAfterAbsent "the handler runs after the answer that the effect did not happen"
+        AbsentTooLate "after that answer, no time is left for the handler"
+        AbsentOnce "after that answer, the handler may not run again under at-most-once"
+        MarkedUnused "a claim that must ask isn't released although nothing ran: it's marked instead"
+        RecordedFound "Recorded: found by asking"
+        RecordedUnanswered "Recorded: the question has no answer"
+        FoundAnew "an outcome that was found is recorded under a new claim"
+        ReplayReconciled "an outcome that was found is replayed"
+        CrashAsking "a crash while the question is asked"
+        CutOffAsking "the library cuts the question off"
+        KilledAsking "the platform kills the process while the question is asked"
+        ExtendedAsking "a lease is extended while the question is asked"
+    }
 }
 
 /// A set of marks.

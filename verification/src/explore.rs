@@ -14,7 +14,7 @@ use crate::{
     coverage::Coverage,
     faults::{Choice, choices},
     fingerprints::Visited,
-    invariants::Invariant,
+    invariants::{Flaws, Invariant},
     model::ExploredState,
     packed::Queue,
     terminate,
@@ -68,6 +68,8 @@ pub struct Report {
     pub is_complete: bool,
     /// The marks that were reached.
     pub coverage: Coverage,
+    /// The invariants that can't hold in the space, and broke.
+    pub exempted: Flaws,
     /// The broken invariants, each once.
     pub violations: Vec<Violation>,
     /// How long the exploration took. [`explore`] itself leaves this at zero, and callers with a clock fill it in.
@@ -117,6 +119,7 @@ pub fn explore<P: Protocol>(protocol: &P, configuration: &Configuration, limits:
         visited: Visited::new(),
         parents: Vec::new(),
         coverage: Coverage::NONE,
+        exempted: Flaws::NONE,
         violations: Vec::new(),
         transitions: 0,
     };
@@ -135,6 +138,7 @@ pub fn explore<P: Protocol>(protocol: &P, configuration: &Configuration, limits:
         longest_run,
         is_complete,
         coverage: explorer.coverage,
+        exempted: explorer.exempted,
         violations: explorer.violations,
         took: Duration::ZERO,
     }
@@ -147,6 +151,7 @@ struct Explorer<'a, P: Protocol> {
     /// successors.
     parents: Vec<(u32, u32)>,
     coverage: Coverage,
+    exempted: Flaws,
     violations: Vec<Violation>,
     transitions: usize,
 }
@@ -173,6 +178,7 @@ impl<P: Protocol> Explorer<'_, P> {
                     successors(&mut self.checker, &explored, &mut chain, &mut |checker, path, happened| {
                         self.transitions += 1;
                         self.coverage.add(happened.coverage);
+                        self.exempted.add(happened.exempted);
                         if !happened.flaws.is_empty() {
                             let news = happened.flaws.iter().filter(|&flaw| {
                                 self.violations.iter().all(|violation| violation.invariant != flaw)

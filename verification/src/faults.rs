@@ -41,7 +41,7 @@ pub enum Choice {
     Look(u8),
     /// The executor's pause is over.
     Resume(u8),
-    /// The executor's handler ends with this verdict.
+    /// The executor's handler, or its question, ends with this verdict.
     Finish(u8, Verdict),
     /// The executor asks for a longer lease, while its handler runs.
     Extend(u8),
@@ -144,7 +144,7 @@ fn decisions(configuration: &Configuration, explored: &ExploredState, at: usize,
         Stage::Answered => choices.push(Choice::Look(number)),
         Stage::Pausing => choices.push(Choice::Resume(number)),
         Stage::Running => {
-            running(configuration, number, choices);
+            running(configuration, slot, number, choices);
             if explored.extensions_left > 0 && !slot.is_open {
                 choices.push(Choice::Extend(number));
             }
@@ -153,7 +153,7 @@ fn decisions(configuration: &Configuration, explored: &ExploredState, at: usize,
             if may_fail {
                 sending(configuration, explored, at, choices);
             }
-            running(configuration, number, choices);
+            running(configuration, slot, number, choices);
             // The executor may give up on the extension in flight, and ask again.
             if explored.extensions_left > 0 {
                 choices.push(Choice::Extend(number));
@@ -162,9 +162,10 @@ fn decisions(configuration: &Configuration, explored: &ExploredState, at: usize,
     }
 }
 
-/// Adds the ways in which a running handler may end.
-fn running(configuration: &Configuration, number: u8, choices: &mut Vec<Choice>) {
-    choices.extend(configuration.verdicts.iter().map(|&verdict| Choice::Finish(number, verdict)));
+/// Adds the ways in which a running handler, or its question, may end.
+fn running(configuration: &Configuration, slot: Slot, number: u8, choices: &mut Vec<Choice>) {
+    let verdicts = if slot.is_question { Verdict::ANSWERS } else { configuration.verdicts };
+    choices.extend(verdicts.iter().map(|&verdict| Choice::Finish(number, verdict)));
     if configuration.host == Host::LetsRun {
         choices.push(Choice::CutOff(number));
     }

@@ -63,13 +63,13 @@ invariants! {
     StartInTime, false, "starts in time",
         "without time left, nothing is claimed and no handler starts";
     BecomesClaimable, false, "becomes claimable",
-        "once the skew margin and 1 ms have passed, an expired outcome, a lock whose lease has ended (at most once: reported as unknown) and a released key are claimable";
+        "once the skew margin and 1 ms have passed, an expired outcome, a lock whose lease has ended (at most once: reported as unknown; with a reconciler: once an effect has arrived) and a released key are claimable";
     LeaseBounded, false, "lease bounded",
         "no lease ends later than the executor's plan allows";
     ExpiryPromised, false, "expiry as promised",
         "a lock is kept for the retention, and at least a day, beyond its lease; an outcome is kept for the retention";
     AtMostOnce, true, "at most once",
-        "after a handler that runs at most once, no handler starts, not even one that runs at least once, unless the first, or an operator, said that nothing happened";
+        "after a handler that runs at most once, no handler starts, not even one that runs at least once, unless the first, or an operator, said that nothing happened, or the remote system did and the user lets the handler run again then";
     UnresolvedKept, false, "unresolved claims kept",
         "at most once: an unsettled claim is never removed";
     GhostTold, true, "unused claims reported",
@@ -103,7 +103,19 @@ invariants! {
     LeasesGrow, false, "leases grow",
         "an extension makes the lease longer, and never moves the record's expiry back";
     OwnerInterrupts, false, "only the owner interrupts",
-        "a lease is shortened only under the claim that still holds the key, after its handler has ended, and never under at-most-once; nothing else of the record changes";
+        "a claim is marked as unanswered only under the claim that still holds the key, when no handler runs under it any more, and under at-most-once only with a reconciler; apart from its lease and its expiry, nothing else of the record changes";
+    AskedInTime, true, "asked in time",
+        "no question is asked while the effect of an earlier attempt may still arrive";
+    AskedFirst, true, "asked first",
+        "after an attempt that ended without an answer, no handler of an operation with a reconciler starts unless the question under its own claim was answered \"did not happen\"";
+    AskedWithCause, true, "asked with cause",
+        "a question is asked only if an earlier claim of the same operation was left unsettled, or its handler ended without an answer";
+    OneEffect, true, "one effect",
+        "no handler of an operation with a reconciler starts while an earlier attempt has had its effect, or may still have it";
+    UnansweredKept, false, "unanswered claims kept",
+        "a question without an answer never frees the key: the record stays STARTED and marked, until the time that the answer said";
+    ReconciledTrue, false, "reconciled true",
+        "an outcome that a question found is marked as reconciled, in the record and in every replay, and no other outcome is";
     OperatorTold, false, "operator told the truth",
         "an operator who learns that the write was applied has written, and one who learns that nothing was written never has, then or later";
     MachineAnswers, false, "machine answers",
@@ -158,6 +170,12 @@ impl Flaws {
     #[must_use]
     pub fn without(self, exempt: &[Invariant]) -> Self {
         self.dropping(exempt.iter())
+    }
+
+    /// The part of the set that's in `these`.
+    #[must_use]
+    pub fn only(self, these: &[Invariant]) -> Self {
+        Self(these.iter().fold(0, |kept, &invariant| kept | self.0 & 1 << invariant as u64))
     }
 
     fn dropping<'a>(self, which: impl Iterator<Item = &'a Invariant>) -> Self {

@@ -2,6 +2,7 @@
 
 mod operator;
 mod reached;
+mod reconcile;
 mod rivals;
 mod transaction;
 
@@ -24,9 +25,6 @@ use crate::{
 const LOCK_RETENTION: i64 = DAY;
 /// The minimum lease of a claim that only records an outcome, in milliseconds.
 const RECORDING_LEASE: i64 = 10_000;
-
-/// How long an interrupted claim keeps its key, in milliseconds.
-const INTERRUPTED_LEASE: i64 = 10_000;
 
 /// One step, as an outside observer sees it.
 #[derive(Debug)]
@@ -106,7 +104,7 @@ impl Step<'_> {
     /// Whether the last request released an abandoned claim. The claim isn't used any more, so the answer
     /// doesn't matter.
     fn gives_back(&self) -> bool {
-        !self.has_run() && self.was(Purpose::Settle)
+        self.was_left() || !self.has_run() && self.was(Purpose::Settle)
     }
 
     /// Whether the last request was a claim rather than a settlement.
@@ -144,9 +142,9 @@ impl Step<'_> {
             self.strangers(&mut flaws);
         }
         match self.action {
-            Action::Claimed(held) => {
+            // After a question, the claim was granted earlier.
+            Action::Claimed(held) | Action::Ask(held) if *self.event != Event::DidNotHappen => {
                 flaws.unless(self.is_granted(held), Invariant::GrantBeforeStart);
-                flaws.unless(self.now < self.plan.start_by(), Invariant::StartInTime);
             }
             Action::Open => flaws.unless(self.now < self.plan.start_by(), Invariant::StartInTime),
             Action::Extended(held) => {
@@ -159,10 +157,11 @@ impl Step<'_> {
             }
             _ => {}
         }
+        self.begins(&mut flaws);
         if let Event::Settle(_) = self.event {
             let is_sent = match (self.sends().map(Purpose::of), self.action) {
-                (Some(Purpose::Settle), _) => !self.is_open && self.verdict != Verdict::Interrupt,
-                (Some(Purpose::Interrupt), _) => !self.is_open && self.verdict == Verdict::Interrupt,
+                (Some(Purpose::Settle), _) => !self.is_open && !self.is_unanswered(),
+                (Some(Purpose::Interrupt), _) => !self.is_open && self.is_unanswered(),
                 (Some(Purpose::Conclude), _) => self.is_open,
                 // Without a claim there's nothing to release.
                 (None, Action::Settled(End::Recorded | End::Unresolved(_))) if self.is_open => {
@@ -170,7 +169,9 @@ impl Step<'_> {
                 }
                 // Under at-most-once, the claim stays as it is.
                 (None, Action::Settled(End::Recorded)) => {
-                    self.verdict == Verdict::Interrupt && self.plan.rules.execution == Execution::AtMostOnce
+                    let is_final = self.plan.rules.execution == Execution::AtMostOnce
+                        && self.plan.rules.reconcile.is_none();
+                    self.is_unanswered() && is_final
                 }
                 _ => false,
             };
@@ -258,22 +259,23 @@ impl Step<'_> {
                 }
             }
             (RecordState::Started { .. }, Verdict::None) => {
-                matches!(self.action, Action::Claimed(_))
+                matches!(self.action, Action::Claimed(_) | Action::Ask(_))
                     || settles(&[Status::Released])
+                    || self.sends().map(Purpose::of) == Some(Purpose::Interrupt)
                     || self.gives_back()
             }
             // The record is another claim of this executor, not the claim that it releases.
-            (RecordState::Started { .. }, Verdict::Release | Verdict::Panic | Verdict::Interrupt)
-                if !is_current =>
+            (RecordState::Started { .. }, verdict)
+                if !is_current && (self.is_unanswered() || verdict == Verdict::Release || verdict == Verdict::Panic) =>
             {
                 true
             }
-            (RecordState::Started { lease_until }, Verdict::Interrupt) => {
-                let is_short = *lease_until <= self.now.saturating_add(millis(INTERRUPTED_LEASE));
+            (RecordState::Started { .. }, _) if self.is_unanswered() => {
+                let is_there = self.shows_left(record);
                 match self.action {
-                    Action::Settled(End::Recorded) => is_short,
-                    Action::Settled(End::Unrecorded(_) | End::Unresolved(_)) | Action::Pause(_) => !is_short,
-                    Action::Put(put) => !is_short && Purpose::of(put) == Purpose::Interrupt,
+                    Action::Settled(End::Recorded) => is_there,
+                    Action::Settled(End::Unrecorded(_) | End::Unresolved(_)) | Action::Pause(_) => !is_there,
+                    Action::Put(put) => !is_there && Purpose::of(put) == Purpose::Interrupt,
                     _ => false,
                 }
             }
@@ -312,8 +314,9 @@ impl Step<'_> {
         let Some(record) = self.shown().filter(|record| record.owner != self.plan.owner) else { return };
         let matches = record.fingerprint == self.plan.fingerprint;
         let is_expired = record.expires_at.is_some_and(|expires_at| self.has_passed(expires_at));
+        self.waits(record, flaws);
         let (is_live, is_settled) = match record.state {
-            RecordState::Started { lease_until } => (!(self.has_passed(lease_until) && is_expired), false),
+            RecordState::Started { .. } => (self.is_held_lock(record) || !is_expired, false),
             RecordState::Completed(_) | RecordState::Failed(_) => (!is_expired, true),
             RecordState::Released => (false, false),
         };
@@ -350,7 +353,7 @@ impl Step<'_> {
             Purpose::Claim => self.claim(new, flaws),
             Purpose::Extend => self.extension(put, flaws),
             Purpose::Settle => self.settlement(new, flaws),
-            Purpose::Interrupt => self.interruption(new, flaws),
+            Purpose::Interrupt => self.unanswered(new, flaws),
             Purpose::Conclude | Purpose::Resolve => {
                 let least = self.now.saturating_add(millis(self.configuration.retention));
                 flaws.unless(is_promised(new, least), Invariant::ExpiryPromised);
@@ -373,6 +376,7 @@ impl Step<'_> {
     }
 
     fn settlement(&self, new: &Record, flaws: &mut Flaws) {
+        self.found(new, flaws);
         let (lease, retention) = (self.lease(), self.configuration.retention);
         let least = self.now.saturating_add(millis(retention));
         let least = match new.status() {
@@ -381,22 +385,13 @@ impl Step<'_> {
             Status::Completed if matches!(self.action, Action::Commit { .. }) => {
                 least.max(lease.saturating_add(millis(self.configuration.skew_margin)))
             }
-            Status::Released => lease.saturating_add(millis(retention.max(LOCK_RETENTION))),
+            Status::Released => {
+                flaws.unless(!self.is_freed_unasked(new), Invariant::UnansweredKept);
+                lease.saturating_add(millis(retention.max(LOCK_RETENTION)))
+            }
             _ => least,
         };
         flaws.unless(is_promised(new, least), Invariant::ExpiryPromised);
-    }
-
-    fn interruption(&self, new: &Record, flaws: &mut Flaws) {
-        let is_own = self.held.is_some_and(|held| {
-            let claim = Record::from(held.lock.clone());
-            let until = self.now.saturating_add(millis(INTERRUPTED_LEASE));
-            let state = RecordState::Started { lease_until: until.min(held.lock.lease_until) };
-            *new == Record { state, ..claim }
-        });
-        let is_due =
-            self.verdict == Verdict::Interrupt && self.plan.rules.execution == Execution::AtLeastOnce;
-        flaws.unless(is_own && is_due, Invariant::OwnerInterrupts);
     }
 
     fn extension(&self, put: &Put, flaws: &mut Flaws) {

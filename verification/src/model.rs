@@ -32,9 +32,9 @@ pub enum Stage {
     Answered,
     /// The executor waits before it retries.
     Pausing,
-    /// The handler runs.
+    /// The handler, or its question, runs.
     Running,
-    /// The handler runs, and an extension of its lease is about to be sent, or is in flight.
+    /// The handler, or its question, runs, and an extension of its lease is about to be sent, or is in flight.
     Extending,
 }
 
@@ -68,8 +68,46 @@ pub enum Verdict {
     Commit,
     /// The handler panicked. The key is released, and it's unknown what the handler did before.
     Panic,
-    /// The handler's process died, and its executor lives on. The claim's lease is shortened.
+    /// The handler's process died, and its executor lives on; or the handler doesn't know. The claim is marked as
+    /// unanswered.
     Interrupt,
+    /// The question's answer is that an earlier attempt had its effect. Its outcome is recorded.
+    Found,
+    /// The question's answer is that the remote system refused for good. That's recorded as a permanent failure.
+    FoundFailed,
+    /// The question's answer is that the earlier attempts had no effect, and will have none. The handler runs if it may.
+    Absent,
+    /// The question failed or panicked.
+    NotKnown,
+    /// The question's answer is to ask again after a tick.
+    NotYet,
+}
+
+impl Verdict {
+    /// All answers to a question.
+    pub const ANSWERS: &[Self] =
+        &[Self::Found, Self::FoundFailed, Self::Absent, Self::NotKnown, Self::NotYet];
+
+    /// Whether this is an outcome that was found by asking.
+    pub fn is_found(self) -> bool {
+        matches!(self, Self::Found | Self::FoundFailed)
+    }
+}
+
+/// What's known of the effect of a delivery's handler on the remote system, as an outside observer sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RemoteEffect {
+    /// The handler hasn't started, or it said that nothing happened.
+    #[default]
+    None,
+    /// The handler runs, or ended without an answer: its effect may be on its way.
+    Possible,
+    /// The handler had its effect.
+    Happened,
+    /// The remote system said that the effect didn't happen, and won't.
+    Absent,
+    /// The handler belongs to an operation that's over.
+    Past,
 }
 
 /// One executor. Executors are interchangeable, so [`ExploredState::tidy`] sorts them, first by clock.
@@ -87,6 +125,8 @@ pub struct Slot {
     pub is_retried: bool,
     /// Whether the handler runs, or ran, without a claim. For an operator: whether the SDK has sent an earlier write twice.
     pub is_open: bool,
+    /// Whether the remote system is asked for the effect of an earlier attempt, in place of the handler.
+    pub is_question: bool,
     /// Whether an earlier attempt at the last request had an ambiguous result.
     pub is_in_doubt: bool,
     /// Whether the store has reported that it can never store the response.
@@ -175,6 +215,12 @@ pub struct Delivery {
     /// Whether the sweeper has removed a record while this delivery was sending its claim, or while that claim was in
     /// flight.
     pub is_overtaken: bool,
+    /// Whether the question under the delivery's own claim was answered "did not happen".
+    pub is_cleared: bool,
+    /// The handler's effect on the remote system, in a space with a reconciler.
+    pub remote: RemoteEffect,
+    /// The first moment at which an effect that's possible has surely arrived; 0 while the handler runs.
+    pub arrived: u8,
 }
 
 /// The facts about the operation that uses the key, as an outside observer sees them. They're derived from the
@@ -288,6 +334,7 @@ impl ExploredState {
         }
         for (delivery, number) in self.deliveries.iter_mut().zip(0..) {
             let matters = self.holder == number
+                || !matches!(delivery.remote, RemoteEffect::None | RemoteEffect::Past)
                 || slots.iter().any(|slot| slot.is_active() && slot.delivery == number)
                 || late.iter().any(|late| late.write != 0 && late.sender == number);
             if !matters {
@@ -331,14 +378,17 @@ impl ExploredState {
         for delivery in self.deliveries {
             let bits = u64::from(delivery.request & 1)
                 | (delivery.verdict as u64) << 1
-                | u64::from(delivery.is_stored) << 4
-                | u64::from(delivery.has_started) << 5
-                | u64::from(delivery.has_writes) << 6
-                | u64::from(delivery.has_effect) << 7
-                | u64::from(delivery.is_denied) << 8
-                | u64::from(delivery.is_refused) << 9
-                | u64::from(delivery.is_overtaken) << 10;
-            all = all << 11 | u128::from(bits);
+                | u64::from(delivery.is_stored) << 5
+                | u64::from(delivery.has_started) << 6
+                | u64::from(delivery.has_writes) << 7
+                | u64::from(delivery.has_effect) << 8
+                | u64::from(delivery.is_denied) << 9
+                | u64::from(delivery.is_refused) << 10
+                | u64::from(delivery.is_overtaken) << 11
+                | u64::from(delivery.is_cleared) << 12
+                | (delivery.remote as u64) << 13
+                | u64::from(delivery.arrived & 0xf) << 16;
+            all = all << 20 | u128::from(bits);
         }
         (words[3], words[4]) = (all as u64, (all >> 64) as u64);
         for (slot, words) in self.slots.iter().zip(words[5..].chunks_mut(4)) {
@@ -349,6 +399,7 @@ impl ExploredState {
                 | u64::from(slot.is_open) << 25
                 | u64::from(slot.is_in_doubt) << 26
                 | u64::from(slot.is_unstorable) << 27
+                | u64::from(slot.is_question) << 28
                 | (slot.answer as u64) << 32
                 | u64::from(slot.delivery) << 40
                 | u64::from(slot.is_urgent) << 48

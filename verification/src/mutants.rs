@@ -8,12 +8,15 @@ mod claiming;
 mod extending;
 mod inside;
 mod operating;
+mod reconciling;
 mod remembering;
 mod retrying;
 mod settling;
 mod store;
 mod transacting;
 mod unclaimed;
+
+use std::time::Duration;
 
 use lambda_idempotency::{
     protocol::{self, Action, End, Event, Held, Input, Intent, Plan, State},
@@ -116,6 +119,7 @@ pub fn all() -> Vec<Mutant> {
         extending::MUTANTS,
         operating::MUTANTS,
         remembering::MUTANTS,
+        reconciling::MUTANTS,
         retrying::MUTANTS,
         transacting::MUTANTS,
         unclaimed::MUTANTS,
@@ -179,6 +183,10 @@ impl Protocol for Mutant {
 
     fn held(&self, state: &Mutated) -> Option<Held> {
         state.machine.held().cloned()
+    }
+
+    fn unanswered(&self, state: &Mutated, now: Timestamp, ask_again_after: Option<Duration>) -> Intent {
+        state.machine.unanswered(now, ask_again_after)
     }
 
     fn put(&self, put: &Put, current: Option<&Record>) -> Effect {

@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use crate::model::{Answer, Delivery, ExploredState, Late, Made, Operation, Slot, Stage, Verdict};
+use crate::model::{
+    Answer, Delivery, ExploredState, Late, Made, Operation, RemoteEffect, Slot, Stage, Verdict,
+};
 
 /// The size of a chunk of the queue, in bytes. A chunk is freed once all its states are popped.
 const CHUNK: usize = 1 << 20;
@@ -107,7 +109,16 @@ fn pack(out: &mut Vec<u8>, explored: &ExploredState, slots: usize) {
         out.extend([
             slot.clock << 4 | slot.attempts_left,
             (slot.stage as u8) << 4 | slot.answer as u8,
-            bits([flags[0], flags[1], flags[2], flags[3], slot.is_unstorable, false, false, false]),
+            bits([
+                flags[0],
+                flags[1],
+                flags[2],
+                flags[3],
+                slot.is_unstorable,
+                slot.is_question,
+                false,
+                false,
+            ]),
         ]);
         if slot.is_active() {
             out.extend([slot.delivery, slot.retries, slot.ended_at]);
@@ -141,7 +152,8 @@ fn pack(out: &mut Vec<u8>, explored: &ExploredState, slots: usize) {
             is_overtaken,
             request != 0,
         ]));
-        out.push(verdict as u8);
+        out.push(verdict as u8 | u8::from(delivery.is_cleared) << 7);
+        out.push(delivery.remote as u8 | delivery.arrived << 4);
     }
 }
 
@@ -156,7 +168,7 @@ fn unpack(bytes: &mut Bytes<'_>, used: usize) -> ExploredState {
     let mut slots = [Slot::default(); _];
     for slot in &mut slots[..used] {
         let [who, stage, flags] = [(); 3].map(|()| bytes.byte());
-        let [is_urgent, is_retried, is_open, is_in_doubt, is_unstorable, ..] = flagged(flags);
+        let [is_urgent, is_retried, is_open, is_in_doubt, is_unstorable, is_question, ..] = flagged(flags);
         *slot = Slot {
             clock: who >> 4,
             attempts_left: who & 0xf,
@@ -167,6 +179,7 @@ fn unpack(bytes: &mut Bytes<'_>, used: usize) -> ExploredState {
             is_open,
             is_in_doubt,
             is_unstorable,
+            is_question,
             ..Slot::default()
         };
         if slot.is_active() {
@@ -186,10 +199,14 @@ fn unpack(bytes: &mut Bytes<'_>, used: usize) -> ExploredState {
     let deliveries = [(); _].map(|()| {
         let [has_started, is_stored, has_writes, has_effect, is_denied, is_refused, is_overtaken, request] =
             flagged(bytes.byte());
+        let [verdict, remote] = [(); 2].map(|()| bytes.byte());
         Delivery {
             request: request.into(),
             has_started,
-            verdict: verdict_of(bytes.byte()),
+            verdict: verdict_of(verdict & 0x7f),
+            is_cleared: verdict >> 7 != 0,
+            remote: remote_of(remote & 0xf),
+            arrived: remote >> 4,
             is_stored,
             has_writes,
             has_effect,
@@ -265,9 +282,27 @@ fn answer_of(number: u8) -> Answer {
 }
 
 fn verdict_of(number: u8) -> Verdict {
-    let all =
-        [Verdict::None, Verdict::Complete, Verdict::Fail, Verdict::Release, Verdict::Commit, Verdict::Panic];
-    all.into_iter().find(|verdict| *verdict as u8 == number).unwrap_or(Verdict::Interrupt)
+    use Verdict::{Commit, Complete, Fail, Found, FoundFailed, Interrupt, None, NotKnown, Panic, Release};
+    let all = [
+        None,
+        Complete,
+        Fail,
+        Release,
+        Commit,
+        Panic,
+        Interrupt,
+        Found,
+        FoundFailed,
+        Verdict::Absent,
+        NotKnown,
+    ];
+    all.into_iter().find(|verdict| *verdict as u8 == number).unwrap_or(Verdict::NotYet)
+}
+
+fn remote_of(number: u8) -> RemoteEffect {
+    use RemoteEffect::{Absent, Happened, None, Possible};
+    let all = [None, Possible, Happened, Absent];
+    all.into_iter().find(|effect| *effect as u8 == number).unwrap_or(RemoteEffect::Past)
 }
 
 #[cfg(test)]
@@ -275,7 +310,7 @@ mod tests {
     use super::*;
     use crate::{
         checker::Checker,
-        configuration::{Configuration, Flow, TICK},
+        configuration::{Configuration, Flow, Reconciler, TICK},
         faults::choices,
         random::Random,
         under_test::Shipping,
@@ -307,13 +342,17 @@ mod tests {
             ],
             ..Configuration::default()
         };
-        let mut checker = Checker::new(&Shipping, &configuration);
+        let asking =
+            Configuration { reconciler: Some(Reconciler::HONEST), jumps: 0, ..configuration.clone() };
+        let asking = Configuration { flows: &[Flow::Claim], verdicts: &[Verdict::Interrupt], ..asking };
+        let mut checkers = [&configuration, &asking].map(|space| Checker::new(&Shipping, space));
         let (mut random, mut options) = (Random::new(7), Vec::new());
         let (mut queue, mut worlds) = (Queue::new(3), Vec::new());
         for number in 0..4000 {
-            let mut explored = ExploredState::new(&configuration);
+            let checker = &mut checkers[number as usize % 2];
+            let mut explored = ExploredState::new(checker.configuration());
             for _ in 0..60 {
-                choices(&configuration, &explored, &mut options);
+                choices(checker.configuration(), &explored, &mut options);
                 let Some(&choice) = random.pick(&options) else { break };
                 if let Some(happened) = checker.perform(&explored, choice) {
                     explored = happened.explored;

@@ -15,7 +15,7 @@
 use lambda_idempotency::{
     protocol::{Action, End, Event, Held, Input, Intent, Plan, Refusal},
     settings::Execution,
-    store::{Generation, Lock, Put, PutOutcome, Record, State as RecordState, Status},
+    store::{Generation, Lock, Mark as RecordMark, Put, PutOutcome, Record, State as RecordState, Status},
     time::Timestamp,
 };
 
@@ -142,7 +142,7 @@ fn lock(plan: &Plan, now: Timestamp) -> Lock {
         lease_until: plan.start_by(),
         execution: Execution::AtLeastOnce,
         expires_at: Some(now.saturating_add(plan.rules.retention).rounded_up_to_second()),
-        mark: Mark::None,
+        mark: RecordMark::None,
         request_id: None,
         trace: None,
     }

@@ -2,6 +2,7 @@
 
 mod deaths;
 mod inside;
+pub(crate) mod reconcile;
 
 use lambda_idempotency::settings::Execution;
 
@@ -158,6 +159,7 @@ pub fn bounded() -> Vec<Configuration> {
     .chain(transactions())
     .chain(without_claims())
     .chain(inside::inside())
+    .chain(reconcile::reconcile())
     .collect()
 }
 
@@ -592,7 +594,7 @@ pub fn long() -> Vec<Configuration> {
         },
     ];
     // The largest spaces come first. Otherwise one worker could explore a large space at the end, with all others idle.
-    large.into_iter().chain(bounded()).collect()
+    large.into_iter().chain(reconcile::long()).chain(bounded()).collect()
 }
 
 /// A retention of 18 hours, so that a lock, which is kept for at least a day, outlasts it. The grid's step is a quarter

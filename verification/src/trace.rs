@@ -3,7 +3,7 @@
 use std::fmt;
 
 use lambda_idempotency::{
-    store::{Generation, Put, Record, State as RecordState, Status},
+    store::{Generation, Mark as RecordMark, Put, Record, State as RecordState, Status},
     time::Timestamp,
 };
 use lambda_idempotency_testing::{Call, Fault};
@@ -130,8 +130,14 @@ fn telling<P: Protocol>(
                 Verdict::Commit => "completes, with its own writes",
                 Verdict::Panic => "panics",
                 Verdict::Interrupt => "dies with its process",
+                Verdict::Found => "is answered: it happened",
+                Verdict::FoundFailed => "is answered: it failed for good",
+                Verdict::Absent => "is answered: it did not happen",
+                Verdict::NotKnown => "fails",
+                Verdict::NotYet => "is answered: not known yet",
             };
-            format!("{}'s handler {how} (clock {}){}", who(at), own_time(checker, before, at), then(at))
+            let what = if before.slots[usize::from(at)].is_question { "question" } else { "handler" };
+            format!("{}'s {what} {how} (clock {}){}", who(at), own_time(checker, before, at), then(at))
         }
         Choice::Extend(at) => format!("{} asks for a longer lease{}", who(at), then(at)),
         Choice::CutOff(at) => format!("{}'s handler is cut off", who(at)),
@@ -168,6 +174,9 @@ fn next<P: Protocol>(checker: &Checker<'_, P>, after: &ExploredState, delivery: 
         Stage::Answered => " → has a response to process".to_owned(),
         Stage::Pausing => " → pauses".to_owned(),
         Stage::Running => match checker.claim(slot.held) {
+            Some(held) if slot.is_question => {
+                format!(" → asks, lease until {}", show_time(held.lock.lease_until))
+            }
             Some(held) => format!(" → ITS HANDLER RUNS, lease until {}", show_time(held.lock.lease_until)),
             None => " → its handler runs without a claim".to_owned(),
         },
@@ -217,14 +226,19 @@ fn show(record: &Record) -> String {
     let expires = record
         .expires_at
         .map_or_else(|| "never expires".to_owned(), |at| format!("expires {}", show_time(at)));
-    let interrupted = if record.mark.is_interrupted() { ", interrupted" } else { "" };
+    let mark = match record.mark {
+        RecordMark::None => "",
+        RecordMark::Interrupted => ", interrupted",
+        RecordMark::Unanswered => ", unanswered",
+        RecordMark::Reconciled => ", reconciled",
+    };
     let state = match &record.state {
         RecordState::Started { lease_until } => format!("STARTED until {}", show_time(*lease_until)),
         RecordState::Completed(_) => "COMPLETED".to_owned(),
         RecordState::Failed(_) => "FAILED".to_owned(),
         RecordState::Released => "RELEASED".to_owned(),
     };
-    format!("{state} by {owner}, generation {generation}, {expires}{interrupted}")
+    format!("{state} by {owner}, generation {generation}, {expires}{mark}")
 }
 
 fn name(delivery: u8) -> char {

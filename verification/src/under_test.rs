@@ -1,10 +1,10 @@
 //! The trait [`Protocol`]: the model checker tests any implementation of it. [`Shipping`] is the protocol that
 //! ships. The mutants and Powertools' protocol are other implementations.
 
-use std::{fmt::Debug, hash::Hash};
+use std::{fmt::Debug, hash::Hash, time::Duration};
 
 use lambda_idempotency::{
-    protocol::{self, Action, Held, Input, Plan, State},
+    protocol::{self, Action, Held, Input, Intent, Plan, State},
     store::{Generation, Outcome, Owner, Put, Record, State as RecordState, Status},
     time::Timestamp,
 };
@@ -53,6 +53,11 @@ pub trait Protocol {
     /// The claim that an executor in this state holds.
     fn held(&self, _: &Self::State) -> Option<Held> {
         None
+    }
+
+    /// The intent for a claim that ended at `now` without an answer.
+    fn unanswered(&self, _: &Self::State, _now: Timestamp, _ask_again_after: Option<Duration>) -> Intent {
+        Intent::Release { interrupted: true }
     }
 
     /// The token by which the store recognises a transaction. `None` if the store never recognises it.
@@ -192,6 +197,10 @@ impl Protocol for Shipping {
 
     fn held(&self, state: &State) -> Option<Held> {
         state.held().cloned()
+    }
+
+    fn unanswered(&self, state: &State, now: Timestamp, ask_again_after: Option<Duration>) -> Intent {
+        state.unanswered(now, ask_again_after)
     }
 
     fn put(&self, put: &Put, current: Option<&Record>) -> Effect {

@@ -20,6 +20,7 @@ impl<P: Protocol> Checker<'_, P> {
         let mut may_be_applied = fault.is_ambiguous() || (slot.is_retried && !is_read);
         let mark = match fault {
             Fault::Die => {
+                self.effect_is_left(it, at);
                 it.slot(at).end();
                 it.reach(crashed(&slot));
                 return Some(());
@@ -102,6 +103,7 @@ impl Happening {
 fn crashed(slot: &Slot) -> Mark {
     let has_run = slot.held != 0 || slot.is_open;
     match slot.stage {
+        Stage::Running | Stage::Extending if slot.is_question => Mark::CrashAsking,
         Stage::Extending => Mark::CrashExtending,
         Stage::Applying if has_run => Mark::CrashSettling,
         Stage::Idle | Stage::Applying => Mark::CrashSending,

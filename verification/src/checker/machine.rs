@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use lambda_idempotency::{
-    protocol::{Action, End, Event, Fault, Input, Refusal},
+    protocol::{Action, End, Event, Fault, Input, Intent, Refusal},
     settings::Execution,
-    store::{Outcome, Place, Put, PutOutcome, Record, State as RecordState},
+    store::{Mark as RecordMark, Outcome, Place, Put, PutOutcome, Record, State as RecordState},
     time::Timestamp,
 };
 
-use super::{Checker, Happening, Heard, Next, Position, StepKey, Stepped, intent};
+use super::{Checker, Happening, Heard, Next, Position, StepKey, Stepped};
 use crate::{
     configuration::{self, drawn_by, millis, operation_of},
     coverage::{Coverage, Mark},
@@ -87,8 +87,18 @@ impl<P: Protocol> Checker<'_, P> {
                 (after.stage, after.write, after.held) = (Stage::Running, 0, held);
                 self.start(it, slot.delivery, held);
             }
+            Next::Ask(held) => {
+                (after.stage, after.write, after.held) = (Stage::Running, 0, held);
+                after.is_question = true;
+                self.ask(it, slot.delivery);
+            }
             Next::Open => after.stage = Stage::Running,
-            Next::Extended(held) => (after.stage, after.held) = (Stage::Running, held),
+            Next::Extended(held) => {
+                (after.stage, after.held) = (Stage::Running, held);
+                if slot.is_question {
+                    it.reach(Mark::ExtendedAsking);
+                }
+            }
             Next::Unextended => after.stage = Stage::Running,
             Next::Declined => {
                 (after.stage, after.is_in_doubt) = (Stage::Running, false);
@@ -117,10 +127,13 @@ impl<P: Protocol> Checker<'_, P> {
             }
             Next::Abandoned(until) => {
                 after.end();
-                let ends = self.standing(it, slot.delivery);
                 let margin = millis(self.configuration.skew_margin + 1);
-                let is_true = |ends: Timestamp| (ends..=ends.saturating_add(margin)).contains(&until);
-                it.flaws.unless(ends.is_none_or(is_true), Invariant::GhostTold);
+                let is_true = self.standing(it, slot.delivery).is_none_or(|(record, ends)| {
+                    let latest = ends.saturating_add(self.arrives_after(record, slot.delivery) + margin);
+                    // A claim that's marked as unanswered becomes claimable sooner than reported, since nothing ran.
+                    ends <= until && (until <= latest || record.mark == RecordMark::Unanswered)
+                });
+                it.flaws.unless(is_true, Invariant::GhostTold);
             }
             Next::Denied => {
                 after.end();
@@ -160,9 +173,13 @@ impl<P: Protocol> Checker<'_, P> {
     /// Checks an answer that reports the handler's result as stored.
     fn recorded(&self, it: &mut Happening, slot: Slot) {
         let delivery = it.explored.deliveries[usize::from(slot.delivery)];
-        // Without a claim there's nothing to release. An interruption stores nothing if the lease ends soon anyway.
-        let has_nothing =
-            slot.is_open && delivery.verdict == Verdict::Release || delivery.verdict == Verdict::Interrupt;
+        let is_unanswered = self.is_unanswered(slot.delivery, delivery.verdict);
+        let asks = self.configuration.reconciler_of(slot.delivery).is_some();
+        if let (true, true, Some((record, _))) = (is_unanswered, asks, self.standing(it, slot.delivery)) {
+            it.flaws.unless(record.mark == RecordMark::Unanswered, Invariant::UnansweredKept);
+        }
+        // Without a claim there's nothing to release.
+        let has_nothing = slot.is_open && delivery.verdict == Verdict::Release || is_unanswered;
         it.flaws.unless(delivery.is_stored || has_nothing, Invariant::RecordedIsStored);
         if delivery.verdict == Verdict::Commit {
             it.flaws.unless(delivery.has_effect, Invariant::EffectsExactlyOnce);
@@ -184,6 +201,7 @@ impl<P: Protocol> Checker<'_, P> {
         }
         // No handler may start after one that runs at most once, whatever its own function's execution is.
         it.flaws.unless(!it.explored.has_run, Invariant::AtMostOnce);
+        self.effect_begins(it, delivery);
         it.explored.has_run |= self.configuration.execution_of(delivery) == Execution::AtMostOnce;
         if it.explored.holder == delivery {
             let operation = it.explored.operation;
@@ -197,16 +215,21 @@ impl<P: Protocol> Checker<'_, P> {
 
     /// Checks an answer that says that the delivery has claimed nothing.
     fn refuse(&self, it: &mut Happening, delivery: u8) {
-        let stands = self.standing(it, delivery).is_some();
+        // A claim that must ask stands on purpose, marked as unanswered, if no question was answered.
+        let is_left = |record: &Record| {
+            let asks = self.configuration.reconciler_of(delivery).is_some();
+            asks && it.explored.operation.was_left && record.mark == RecordMark::Unanswered
+        };
+        let stands = self.standing(it, delivery).is_some_and(|(record, _)| !is_left(record));
         let delivery = &mut it.explored.deliveries[usize::from(delivery)];
         delivery.is_refused = true;
         it.flaws.unless(!stands || delivery.is_overtaken, Invariant::GhostTold);
     }
 
-    /// The end of the lease of this delivery's claim, if the record still holds that claim.
-    fn standing(&self, it: &Happening, delivery: u8) -> Option<Timestamp> {
+    /// The record that still holds this delivery's claim, if any, and the end of the claim's lease.
+    fn standing(&self, it: &Happening, delivery: u8) -> Option<(&Record, Timestamp)> {
         let record = self.records.get(it.explored.record).filter(|_| it.explored.holder == delivery)?;
-        record.lease_until()
+        Some((record, record.lease_until()?))
     }
 
     /// Checks the answer of an executor that replays `record`.
@@ -215,8 +238,10 @@ impl<P: Protocol> Checker<'_, P> {
         let of_request = record.fingerprint == configuration::fingerprint(delivery.request);
         it.flaws.unless(of_request, Invariant::MismatchHarmless);
         let (outcome, verdicts) = match &record.state {
-            RecordState::Completed(outcome) => (outcome, [Verdict::Complete, Verdict::Commit]),
-            RecordState::Failed(outcome) => (outcome, [Verdict::Fail; 2]),
+            RecordState::Completed(outcome) => {
+                (outcome, [Verdict::Complete, Verdict::Commit, Verdict::Found].as_slice())
+            }
+            RecordState::Failed(outcome) => (outcome, [Verdict::Fail, Verdict::FoundFailed].as_slice()),
             RecordState::Started { .. } | RecordState::Released => {
                 it.flaws.unless(false, Invariant::ReplayTrue);
                 return;
@@ -232,12 +257,18 @@ impl<P: Protocol> Checker<'_, P> {
             |author: &Delivery| verdicts.contains(&author.verdict) || author.has_writes && author.has_effect;
         let is_true = author.is_none_or(|author| said(author) && author.request == delivery.request);
         it.flaws.unless(is_true, Invariant::ReplayTrue);
+        let is_found = author.is_some_and(|author| author.verdict.is_found());
+        let is_reconciled = record.mark == RecordMark::Reconciled;
+        it.flaws.unless(is_found == is_reconciled, Invariant::ReconciledTrue);
+        if is_reconciled {
+            it.reach(Mark::ReplayReconciled);
+        }
     }
 
     /// Takes a step of the protocol under test. `step` memoizes the result, so this runs once for each key.
     fn really_step(&mut self, key: StepKey, delivery: u8) -> Stepped {
         let now = self.configuration.clock(key.time, key.clock);
-        let event = self.event(key, delivery);
+        let event = self.event(key, delivery, now);
         let (Some(state), Some(plan)) = (self.machines.get(key.machine), self.plans.get(key.plan)) else {
             return Stepped {
                 machine: 0,
@@ -272,6 +303,7 @@ impl<P: Protocol> Checker<'_, P> {
             Action::Read => Next::Read,
             Action::Pause(_) => Next::Pause,
             Action::Claimed(held) => Next::Run(self.claims.number(held)),
+            Action::Ask(held) => Next::Ask(self.claims.number(held)),
             Action::Replay(record) => Next::Replay(self.records.number(record)),
             Action::Settled(End::Recorded) => Next::Recorded,
             Action::Settled(End::Superseded(record)) => Next::Superseded(self.records.number(record)),
@@ -299,7 +331,11 @@ impl<P: Protocol> Checker<'_, P> {
         self.writes.number(Sent { put, submission })
     }
 
-    fn event(&self, key: StepKey, delivery: u8) -> Event {
+    fn event(&self, key: StepKey, delivery: u8, now: Timestamp) -> Event {
+        let intent = |verdict, delivery| match self.machines.get(key.machine) {
+            Some(state) => self.intent(state, verdict, delivery, now),
+            None => Intent::Release { interrupted: false },
+        };
         let record = |number| self.records.get(number).map(|record| Record::clone(record));
         match key.heard {
             Heard::Begin => Event::Begin,
@@ -309,12 +345,10 @@ impl<P: Protocol> Checker<'_, P> {
             Heard::Failed(kind, maybe_applied) => Event::Failed(Fault { kind, maybe_applied }),
             Heard::Resumed => Event::Resumed,
             Heard::Settle => Event::Settle(intent(key.verdict, delivery)),
+            Heard::DidNotHappen => Event::DidNotHappen,
             Heard::Look => Event::Look,
             Heard::Lock => Event::Lock,
-            Heard::Extend => {
-                let now = self.configuration.clock(key.time, key.clock);
-                Event::Extend(now.saturating_add(millis(self.configuration.lease)))
-            }
+            Heard::Extend => Event::Extend(now.saturating_add(millis(self.configuration.lease))),
             Heard::Declined => Event::Declined,
             Heard::Resolve(seen, verdict) => match record(seen) {
                 Some(seen) => Event::Resolve { seen: Box::new(seen), intent: intent(verdict, NOBODY) },
@@ -331,7 +365,7 @@ impl<P: Protocol> Checker<'_, P> {
                 Next::Apply(_) => (Stage::Applying, true),
                 Next::Read => (Stage::Reading, true),
                 Next::Pause => (Stage::Pausing, false),
-                Next::Run(_) | Next::Open => (Stage::Running, false),
+                Next::Run(_) | Next::Ask(_) | Next::Open => (Stage::Running, false),
                 // The handler decides whether and how often it asks for an extension, or tries again after a
                 // declined transaction. So the machine alone doesn't bound these steps.
                 Next::Extend(_) | Next::Extended(_) | Next::Unextended | Next::Declined => return None,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use lambda_idempotency::{
     protocol::{Action, Event, Input, Refusal},
     settings::Execution,
-    store::{Outcome, Put, PutOutcome, Record, State as RecordState, Status},
+    store::{Mark as RecordMark, Outcome, Put, PutOutcome, Record, State as RecordState, Status},
     time::Timestamp,
 };
 use lambda_idempotency_testing::Call;
@@ -18,6 +18,9 @@ use crate::{
     model::{Delivery, NOBODY, Operation, Verdict},
     under_test::{Effect, Protocol, Purpose, Sent, fits, is_same_run},
 };
+
+/// The delivery that probes whether a record becomes claimable. It has the settings of the first delivery.
+const PROBE: u8 = NOBODY - 1;
 
 impl<P: Protocol> Checker<'_, P> {
     /// Delivers a put to the store, even if no executor waits for its response any more. Every put that changes
@@ -93,6 +96,7 @@ impl<P: Protocol> Checker<'_, P> {
         }
         it.explored.holder = NOBODY;
         it.explored.operation = Operation::default();
+        self.forget_effects(it);
     }
 
     /// Returns the store's result for a write, and whether the store applies the handler's own writes. The
@@ -116,13 +120,19 @@ impl<P: Protocol> Checker<'_, P> {
                 it.flaws.unless(is_current, Invariant::ClaimSeesVersion);
             }
             Purpose::Interrupt => {
-                // The handler of the claim has ended, and only its lease changes. An extension whose answer was lost
+                // Nothing runs under the claim any more, and only its lease, its expiry and its mark change. An extension whose answer was lost
                 // may have moved the expiry too. `judge` compares the lease with the claim's.
-                let sender = it.explored.deliveries.get(usize::from(sender));
-                let has_ended = sender.is_some_and(|delivery| delivery.verdict == Verdict::Interrupt);
+                let delivery = it.explored.deliveries.get(usize::from(sender));
+                let has_ended = delivery.is_some_and(|delivery| {
+                    let asks = self.configuration.reconciler_of(sender).is_some();
+                    let is_unused = delivery.verdict == Verdict::None && !delivery.has_started;
+                    self.is_unanswered(sender, delivery.verdict) || is_unused && asks
+                });
                 let is_same = after.is_some_and(|after| {
                     let (state, expires_at) = (after.state.clone(), after.expires_at);
-                    *after == Record { state, expires_at, ..current.clone() }
+                    let asks = self.configuration.reconciler_of(sender).is_some();
+                    let mark = if asks { RecordMark::Unanswered } else { current.mark };
+                    *after == Record { state, expires_at, mark, ..current.clone() }
                 });
                 it.flaws.unless(is_held && has_ended && is_same, Invariant::OwnerInterrupts);
             }
@@ -184,18 +194,25 @@ impl<P: Protocol> Checker<'_, P> {
                 let is_whole = goes_along(sent, *delivery);
                 it.flaws.unless(is_whole, Invariant::EffectsExactlyOnce);
                 let mark = if sent.submission.is_some() { Mark::T8 } else { Mark::T4 };
-                (mark, completes(sent, *delivery) && is_response(outcome, sender, word(sent)))
+                (mark, completes(sent, *delivery) && is_response(outcome, sender, word(sent, *delivery)))
             }
             RecordState::Failed(outcome) => {
-                (Mark::T5, verdict == Verdict::Fail && is_response(outcome, sender, verdict))
+                let has_failed = matches!(verdict, Verdict::Fail | Verdict::FoundFailed);
+                (Mark::T5, has_failed && is_response(outcome, sender, verdict))
             }
             // Without a verdict, the executor releases a claim that it never used.
             RecordState::Released => {
-                (Mark::T6, matches!(verdict, Verdict::Release | Verdict::Panic | Verdict::None))
+                let asks = self.configuration.reconciler_of(sender).is_some();
+                let must_ask = asks && it.explored.operation.was_interrupted && verdict != Verdict::Release;
+                it.flaws.unless(!must_ask, Invariant::UnansweredKept);
+                let is_panic = verdict == Verdict::Panic && !asks;
+                (Mark::T6, is_panic || matches!(verdict, Verdict::Release | Verdict::None))
             }
             RecordState::Started { .. } => (Mark::T7, false),
         };
         it.flaws.unless(said, Invariant::VerdictKept);
+        let is_reconciled = sent.put.record().mark == RecordMark::Reconciled;
+        it.flaws.unless(is_reconciled == verdict.is_found(), Invariant::ReconciledTrue);
         it.reach(mark);
         match (mark, verdict) {
             (Mark::T6, Verdict::Panic) => {
@@ -207,6 +224,7 @@ impl<P: Protocol> Checker<'_, P> {
             _ => {
                 it.explored.holder = sender;
                 it.explored.operation.end();
+                self.forget_effects(it);
             }
         }
     }
@@ -233,7 +251,7 @@ impl<P: Protocol> Checker<'_, P> {
                 if sent.submission.is_none() {
                     it.reach(Mark::ConcludedAlone);
                 }
-                completes(sent, delivery) && is_response(outcome, sender, word(sent))
+                completes(sent, delivery) && is_response(outcome, sender, word(sent, delivery))
             }
             RecordState::Failed(outcome) => {
                 it.reach(Mark::ConcludedFailure);
@@ -258,11 +276,16 @@ impl<P: Protocol> Checker<'_, P> {
         let holder = holder.filter(|_| status == Some(Status::Started));
         if let Some(delivery) = it.explored.deliveries.get(usize::from(sender)) {
             it.flaws.unless(!delivery.is_refused || delivery.is_overtaken, Invariant::GhostTold);
-            it.explored.operation = it.explored.operation.claimed(delivery.request, holder);
+            let (operation, request) = (it.explored.operation, delivery.request);
+            let is_overtaken = delivery.is_overtaken;
+            if operation.is_over || operation.request != request {
+                self.forget_effects(it);
+            }
+            it.explored.operation = operation.claimed(request, holder);
             // An overtaken claim was sent before the sweep. If its sender releases the claim, the release may carry
             // an interruption that the removed record showed. `was_left` only permits handlers to learn of an
             // interruption, so setting it too often does no harm.
-            it.explored.operation.was_left |= delivery.is_overtaken;
+            it.explored.operation.was_left |= is_overtaken;
         }
         it.explored.holder = sender;
         if matches!(status, Some(Status::Completed | Status::Failed)) {
@@ -277,6 +300,7 @@ impl<P: Protocol> Checker<'_, P> {
         let current = slot.and_then(|slot| self.plans.get(slot.plan));
         it.explored.is_resolved |= current.is_some_and(|plan| plan.owner == owner);
         resolved(it, put, before);
+        self.forget_effects(it);
     }
 
     /// Whether a record becomes claimable on time, for the same request and for another one. A lock must be claimable
@@ -292,7 +316,8 @@ impl<P: Protocol> Checker<'_, P> {
             let (from, from_for_another) = match record.state {
                 // Under at-most-once, a lock never expires, so another request can never claim it.
                 RecordState::Started { lease_until } => {
-                    (lease_until, record.expires_at.map(|expires_at| expires_at.max(lease_until)))
+                    let from = lease_until.saturating_add(self.arrives_after(record, PROBE));
+                    (from, record.expires_at.map(|expires_at| expires_at.max(from)))
                 }
                 RecordState::Released => (record.lock_acquired_at, Some(record.lock_acquired_at)),
                 RecordState::Completed(_) | RecordState::Failed(_) => match record.expires_at {
@@ -314,14 +339,14 @@ impl<P: Protocol> Checker<'_, P> {
     }
 
     fn gives_way(&self, record: &Record, request: u8, now: Timestamp) -> bool {
-        let plan = self.configuration.plan(configuration::owner(NOBODY - 1, request), request, now, true);
+        let plan = self.configuration.plan(configuration::owner(PROBE, request), request, now, true);
         let step = |state, event| self.protocol.step(state, Input { now, event });
         let (mut state, mut action) = step(self.protocol.begin(&plan), Event::Begin);
         let mut current = record.clone();
         // Three rounds are enough: the claim is refused, a compare-and-set is applied, and the last round returns.
         for _ in 0..3 {
             let event = match &action {
-                Action::Claimed(_) => return true,
+                Action::Claimed(_) | Action::Ask(_) => return true,
                 Action::Refused(Refusal::OutcomeUnknown) => {
                     return self.is_unresolved(record);
                 }
@@ -336,7 +361,7 @@ impl<P: Protocol> Checker<'_, P> {
             };
             (state, action) = step(state, event);
         }
-        matches!(action, Action::Claimed(_))
+        matches!(action, Action::Claimed(_) | Action::Ask(_))
     }
 
     /// Whether a stale record may be reported as unknown, either because of the delivery's execution or because of the
@@ -352,7 +377,7 @@ impl<P: Protocol> Checker<'_, P> {
         if !self.configuration.flows.contains(&Flow::Look) && !self.configuration.is_inside() {
             return true;
         }
-        let plan = self.configuration.plan(configuration::owner(NOBODY - 1, request), request, now, true);
+        let plan = self.configuration.plan(configuration::owner(PROBE, request), request, now, true);
         let step = |state, event| self.protocol.step(state, Input { now, event });
         let (state, _) = step(self.protocol.begin(&plan), Event::Look);
         match step(state, Event::Found(Some(record.clone()))).1 {
@@ -421,7 +446,7 @@ fn goes_along(sent: &Sent, delivery: Delivery) -> bool {
 fn completes(sent: &Sent, delivery: Delivery) -> bool {
     match sent.submission {
         Some(_) => delivery.has_writes,
-        None => delivery.verdict == Verdict::Complete,
+        None => matches!(delivery.verdict, Verdict::Complete | Verdict::Found),
     }
 }
 
@@ -429,7 +454,11 @@ fn is_response(outcome: &Outcome, delivery: u8, verdict: Verdict) -> bool {
     *outcome == Outcome::Omitted || *outcome == configuration::response(delivery, verdict)
 }
 
-/// The handler's verdict when `sent` was sent.
-fn word(sent: &Sent) -> Verdict {
-    if sent.submission.is_some() { Verdict::Commit } else { Verdict::Complete }
+/// The handler's verdict, or the question's, when `sent` was sent.
+fn word(sent: &Sent, delivery: Delivery) -> Verdict {
+    match delivery.verdict {
+        _ if sent.submission.is_some() => Verdict::Commit,
+        Verdict::Found => Verdict::Found,
+        _ => Verdict::Complete,
+    }
 }

@@ -32,8 +32,12 @@ impl Step<'_> {
                 _ => {}
             }
         }
+        self.questions(&mut coverage);
+        if let (Action::Claimed(_), Event::DidNotHappen) = (self.action, self.event) {
+            coverage.reach(Mark::TookOver);
+        }
         let mark = match self.action {
-            Action::Claimed(held) => {
+            Action::Claimed(held) if *self.event != Event::DidNotHappen => {
                 if held.lock.mark.is_interrupted() {
                     coverage.reach(Mark::TookOver);
                 }
@@ -106,11 +110,17 @@ impl Step<'_> {
                 match self.verdict {
                     Verdict::Complete => Some(Mark::RecordedComplete),
                     Verdict::Fail => Some(Mark::RecordedFail),
+                    Verdict::Found | Verdict::FoundFailed => {
+                        let is_anew = self.put().is_some_and(|put| !self.is_held(put.record().generation));
+                        Some(if is_anew { Mark::FoundAnew } else { Mark::RecordedFound })
+                    }
+                    Verdict::NotKnown | Verdict::NotYet => Some(Mark::RecordedUnanswered),
+                    Verdict::Panic if self.is_unanswered() => Some(Mark::RecordedInterruption),
                     Verdict::Release | Verdict::Panic if self.is_open => Some(Mark::NothingToConclude),
                     Verdict::Release | Verdict::Panic => Some(Mark::RecordedRelease),
                     Verdict::Commit => Some(Mark::RecordedCommit),
                     Verdict::Interrupt => Some(Mark::RecordedInterruption),
-                    Verdict::None => None,
+                    Verdict::None | Verdict::Absent => None,
                 }
             }
             End::Superseded(record) if record.owner == self.plan.owner => Some(Mark::SupersededByOwn),

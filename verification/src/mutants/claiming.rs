@@ -5,7 +5,10 @@ use std::time::Duration;
 use lambda_idempotency::{
     protocol::{Action, Event, Fault, Held, Limits, Plan, Refusal, Rules},
     settings::Execution,
-    store::{Generation, Owner, Put, PutOutcome, Record, State as RecordState, Status, StoreErrorKind},
+    store::{
+        Generation, Mark as RecordMark, Owner, Put, PutOutcome, Record, State as RecordState, Status,
+        StoreErrorKind,
+    },
     time::Timestamp,
 };
 
@@ -414,7 +417,7 @@ pub(super) fn one() -> Configuration {
     }
 }
 
-fn with_rules(plan: Plan, rules: impl Fn(Rules) -> Rules) -> Plan {
+pub(super) fn with_rules(plan: Plan, rules: impl Fn(Rules) -> Rules) -> Plan {
     Plan { rules: rules(plan.rules), ..plan }
 }
 

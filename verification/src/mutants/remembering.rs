@@ -4,7 +4,7 @@
 use lambda_idempotency::{
     protocol::{Action, Event, Intent, Refusal},
     settings::Execution,
-    store::{Put, PutOutcome, Record, State as RecordState, Status},
+    store::{Mark as RecordMark, Put, PutOutcome, Record, State as RecordState, Status},
 };
 
 use crate::{
@@ -59,7 +59,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space: || Configuration { execution: Execution::AtMostOnce, ..deaths() },
         does: |moment, outcome| match (moment.event, moment.before.held()) {
             (Event::Settle(Intent::Unanswered { .. }), Some(held)) => {
-                let new = Record { mark: Mark::Interrupted, ..held.lock.clone().into() };
+                let new = Record { mark: RecordMark::Interrupted, ..held.lock.clone().into() };
                 (outcome.0, Action::Put(Put::Mine { held: held.lock.clone(), new }))
             }
             _ => outcome,

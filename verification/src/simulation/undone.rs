@@ -4,7 +4,8 @@ use lambda_idempotency::{
     StoredKey,
     settings::Execution,
     store::{
-        BoxFuture, Put, PutOutcome, Record, ResponseChunks, Store, StoreError, StoreErrorKind, Transactions,
+        BoxFuture, Mark as RecordMark, Put, PutOutcome, Record, ResponseChunks, Store, StoreError,
+        StoreErrorKind, Transactions,
     },
 };
 
