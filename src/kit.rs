@@ -2,7 +2,7 @@
 
 pub use crate::run::context::{HandlerOf, handler, in_invocation};
 
-/// What a handler stages for DynamoDB.
+/// The writes that a handler stages for DynamoDB.
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb {
     pub use crate::store::dynamodb::transaction::{DescribedWrite, described};

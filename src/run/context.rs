@@ -98,7 +98,7 @@ pub(crate) fn surrounding() -> Option<OperationContext> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
-/// What the calling handler belongs to.
+/// The operation that a handler belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandlerOf {
     /// The outermost operation, or no operation at all.
@@ -107,7 +107,7 @@ pub enum HandlerOf {
     Step,
 }
 
-/// Returns what the calling handler belongs to. `None` outside of handlers.
+/// Returns the operation that the calling handler belongs to. `None` outside of handlers.
 pub fn handler() -> Option<HandlerOf> {
     let context = surrounding()?;
     Some(if context.refusals.is_nested() { HandlerOf::Step } else { HandlerOf::Invocation })

@@ -13,8 +13,8 @@ use lambda_idempotency::{
 use crate::{
     invariants::Invariant,
     model::{
-        Delivery, ExploredState, Late, MAX_DELIVERIES, MAX_LATE, MAX_MADE, MAX_SLOTS, Made, NOBODY, Operation, Slot,
-        Verdict,
+        Delivery, ExploredState, Late, MAX_DELIVERIES, MAX_LATE, MAX_MADE, MAX_SLOTS, Made, NOBODY,
+        Operation, Slot, Verdict,
     },
 };
 

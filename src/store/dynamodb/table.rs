@@ -9,8 +9,9 @@ use aws_sdk_dynamodb::{
     config::{self, timeout::TimeoutConfig},
     error::{ProvideErrorMetadata, SdkError},
     types::{
-        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, MultiRegionConsistency, ScalarAttributeType,
-        TableDescription, TableStatus, TimeToLiveDescription, TimeToLiveSpecification, TimeToLiveStatus,
+        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, MultiRegionConsistency,
+        ScalarAttributeType, TableDescription, TableStatus, TimeToLiveDescription, TimeToLiveSpecification,
+        TimeToLiveStatus,
     },
 };
 

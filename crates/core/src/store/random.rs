@@ -55,8 +55,10 @@ mod tests {
     #[tokio::test]
     async fn generator_starts_on_another_thread() {
         let (filled, fills) = mpsc::channel();
-        let fill = |filled: mpsc::Sender<_>| move || {
-            let _ = filled.send(thread::current().id());
+        let fill = |filled: mpsc::Sender<_>| {
+            move || {
+                let _ = filled.send(thread::current().id());
+            }
         };
         start_random(fill(filled.clone())).await;
         assert_ne!(fills.try_recv().unwrap(), thread::current().id());
