@@ -13,7 +13,7 @@ use tokio::{
 
 /// The error of a handler that cuts the connection without a response.
 #[derive(Debug)]
-pub(crate) struct HangUp;
+pub struct HangUp;
 
 impl std::fmt::Display for HangUp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -25,7 +25,7 @@ impl std::error::Error for HangUp {}
 
 /// A server on a free loopback port. Dropping it closes the port and cuts its connections.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     address: SocketAddr,
     task: JoinHandle<()>,
 }
@@ -33,7 +33,11 @@ pub(crate) struct Server {
 impl Server {
     /// Serves each request by one call of `handle`, after the whole body has arrived. If the client disconnects before
     /// the response, the call's future is dropped.
-    pub(crate) async fn start<H, F>(handle: H) -> io::Result<Self>
+    ///
+    /// # Errors
+    ///
+    /// If no port is free.
+    pub async fn start<H, F>(handle: H) -> io::Result<Self>
     where
         H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Result<Response<Bytes>, HangUp>> + Send + 'static,
@@ -44,7 +48,7 @@ impl Server {
     }
 
     /// The address that the server listens on.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
@@ -87,7 +91,11 @@ where
 }
 
 /// Sends one request on its own connection, and reads the whole response.
-pub(crate) async fn send(to: &Uri, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
+///
+/// # Errors
+///
+/// If there's no connection or no whole response.
+pub async fn send(to: &Uri, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
     let host = to.host().ok_or("the address has no host")?.trim_matches(['[', ']']);
     let stream = TcpStream::connect((host, to.port_u16().unwrap_or(80)))
         .await
@@ -104,7 +112,7 @@ async fn exchange(stream: TcpStream, request: Request<Bytes>) -> hyper::Result<R
 }
 
 /// A response with only a status and a JSON body.
-pub(crate) fn json(status: StatusCode, body: &serde_json::Value) -> Response<Bytes> {
+pub fn json(status: StatusCode, body: &serde_json::Value) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body.to_string()));
     *response.status_mut() = status;
     response

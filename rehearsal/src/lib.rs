@@ -14,7 +14,7 @@ pub mod dynamodb;
 pub mod event;
 pub mod expect;
 pub mod function;
-mod http;
+pub mod http;
 mod judge;
 mod measured;
 pub mod problem;

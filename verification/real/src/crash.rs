@@ -37,6 +37,7 @@ pub mod backend;
 pub mod effects;
 mod fleet;
 pub mod form;
+pub mod gateway;
 pub mod job;
 pub mod judge;
 pub mod kills;

@@ -44,6 +44,10 @@ the record is in DynamoDB. `postgres` and `redis`: the effect is in a file, and 
 record, without a claim. `postgres-transaction`: one PostgreSQL transaction writes the effect and the record. With
 `transaction`, `optimistic` and `postgres-transaction`, each operation has exactly one effect, despite every crash.
 `layer`: as `ledger`, but a plain function behind the Lambda layer has the effect. `layer` is for `kills` only.
+`reconciled`, `reconciled-postgres` and `reconciled-redis`: the effect is a charge at a gateway without deduplication,
+which loses answers and applies some charges late, and a reconciler asks it. Each key has one charge. `kills reconciled`
+then kills a fifth as many processes in each of two more forms: `reconciled-late`, where charges are on their way for
+longer than `effects_arrive_within`, and `unreconciled`, where nobody asks.
 
 DynamoDB servers: the embedded one, and those that are named in the environment variable";
 
@@ -179,11 +183,15 @@ fn kills_of(arguments: &[&str], fresh: u64) -> Option<kills::Numbers> {
 
 async fn kill(numbers: kills::Numbers, form: Form) -> Result<ExitCode> {
     let function = crash::build_function().await?;
-    let figures = kills::check(&function, Backend::all(form).await?, numbers, None, form).await?;
-    for figures in &figures {
-        println!("{figures}");
+    let mut all = Vec::new();
+    for &(form, share) in [(form, 1)].iter().chain(form.compared()) {
+        let numbers = kills::Numbers { kills: numbers.kills.div_ceil(share), ..numbers };
+        for figures in kills::check(&function, Backend::all(form).await?, numbers, None, form).await? {
+            println!("{figures}");
+            all.push(figures);
+        }
     }
-    Ok(told(figures.iter().flat_map(|figures| &figures.violations)))
+    Ok(told(all.iter().flat_map(|figures| &figures.violations)))
 }
 
 /// Parses the count and the seed.

@@ -22,7 +22,7 @@ use std::{
 
 use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{
-    Idempotency, Key, current, staging,
+    ClaimHandle, Failure, Found, Idempotency, Key, RunError, current, staging,
     store::{
         NamedStore, Store,
         dynamodb::{DynamoDbStore, Transaction},
@@ -34,9 +34,10 @@ use lambda_idempotency_verification_real::{
     crash::{
         effects::append,
         form::Form,
+        gateway::{self, Charge, Question, Receipt, Told},
         job::{
-            EFFECTS, ENDPOINT, FORM, FUNCTION, GRACE, Job, LEDGER, MARGIN, MARKER, PROCESS, RESERVE,
-            SABOTAGE, STAND_AT, STORE, TABLE, TOLD_TO_FAIL,
+            ARRIVES, CHARGE_TIMEOUT, EFFECTS, ENDPOINT, FORM, FUNCTION, GATEWAY, GRACE, Job, LEDGER, MARGIN,
+            MARKER, PROCESS, RESERVE, SABOTAGE, STAND_AT, STORE, TABLE, TOLD_TO_FAIL, UNKNOWN,
         },
         judge::Promise,
         ledger::{Ledger, Line},
@@ -107,6 +108,14 @@ async fn function() -> Result<(), Error> {
             .service(service_fn(|event| in_transaction(world, &idempotency, &records, event))))
         .await;
     }
+    if world.form.gateway().is_some() {
+        let gateway = gateway::Client::at(variable(GATEWAY)?);
+        return run(ServiceBuilder::new()
+            .map_request(|event| entered(world, event))
+            .map_result(|answer| answered(world, answer))
+            .service(service_fn(|event| at_gateway(world, &idempotency, &gateway, event))))
+        .await;
+    }
     let idempotency = if world.form == Form::Optimistic { idempotency.optimistic()? } else { idempotency };
     run(ServiceBuilder::new()
         .map_request(|event| entered(world, event))
@@ -123,6 +132,10 @@ fn engine(store: impl Store, world: &'static World) -> Result<Idempotency, Error
             s.lease_grace = GRACE;
             s.answer_reserve = RESERVE;
             s.skew_margin = MARGIN;
+            s.effects_arrive_within = match world.sabotage {
+                Some(Sabotage::AsksTooSoon) => Duration::ZERO,
+                _ => ARRIVES,
+            };
         })
         .build()?)
 }
@@ -188,6 +201,86 @@ async fn in_transaction(
     let answer = idempotency.operation("job")?.run_in(&records.store, &mut client, &key, &job, work).await;
     *records.client.lock().await = Some(client);
     answer.map_err(Into::into)
+}
+
+/// Runs the operation, which charges at the gateway. Its reconciler asks the gateway.
+async fn at_gateway(
+    world: &World,
+    idempotency: &Idempotency,
+    gateway: &gateway::Client,
+    event: LambdaEvent<Box<RawValue>>,
+) -> Result<String, Diagnostic> {
+    let not_now = |error: &dyn std::error::Error| failure("Idempotency.Unavailable", &error.to_string());
+    let job: Job = serde_json::from_str(event.payload.get()).map_err(|error| not_now(&error))?;
+    let key = Key::new(&job.key).map_err(|error| not_now(&error))?;
+    let operation = idempotency.for_context(&event.context).operation("job")?;
+    let charge = || charge(world, gateway, &job);
+    let answer = if world.form.promise() == Promise::Reconciled {
+        let question = async |claim: ClaimHandle, job: &Job| ask(world, gateway, &claim, job).await;
+        operation.reconcile(question)?.run(&key, &job, charge).await
+    } else {
+        operation.run(&key, &job, charge).await
+    };
+    answer.map_err(|error| match error {
+        RunError::Handler(own) if own.to_string() == TOLD_TO_FAIL => failure(TOLD_TO_FAIL, &own.to_string()),
+        RunError::Handler(own) => failure(UNKNOWN, &own.to_string()),
+        other => other.into(),
+    })
+}
+
+/// Charges, and returns the receipt: the run's name.
+async fn charge(world: &World, gateway: &gateway::Client, job: &Job) -> Result<String, Failure> {
+    let claim = current().ok_or("the handler runs without a claim")?;
+    if job.first_fails && claim.attempt() == 1 {
+        return Err(TOLD_TO_FAIL.into());
+    }
+    world.orders.reached(Point::BeforeEffect);
+    clock::pause(Duration::from_millis(job.before_ms)).await;
+    let request = Charge {
+        job: job.key.clone(),
+        key: claim.derive_key("charge"),
+        cents: cents(job),
+        line: Line {
+            run: world.run(),
+            generation: claim.generation().get(),
+            attempt: claim.attempt(),
+            lease_until: claim.lease_until().as_millis(),
+        },
+        sent_at: clock::now_ms(),
+    };
+    let charged = tokio::time::timeout(CHARGE_TIMEOUT, gateway.charge(&request)).await;
+    world.orders.reached(Point::AfterEffect);
+    let receipt = match charged {
+        Ok(Ok(receipt)) => receipt,
+        Ok(Err(problem)) => return Err(Failure::unknown(problem.to_string())),
+        Err(_) => return Err(Failure::unknown("the gateway gave no answer in time")),
+    };
+    clock::pause(Duration::from_millis(job.after_ms)).await;
+    Ok(receipt.run)
+}
+
+/// Asks the gateway for the charge.
+async fn ask(
+    world: &World,
+    gateway: &gateway::Client,
+    claim: &ClaimHandle,
+    job: &Job,
+) -> Result<Found<String>, Error> {
+    let step = if world.sabotage == Some(Sabotage::AsksOtherKey) { "refund" } else { "charge" };
+    let key = claim.derive_key(step);
+    let question = Question { job: job.key.clone(), key, generation: claim.generation().get() };
+    match gateway.find(&question).await {
+        Ok((Told::Absent, _)) => Ok(Found::DidNotHappen),
+        Ok((_, Some(Receipt { run, cents: charged }))) if charged == cents(job) => Ok(Found::Happened(run)),
+        Ok((_, Some(_))) => Err("the gateway has another charge under this key".into()),
+        _ if world.sabotage == Some(Sabotage::TakesUnknownForAbsent) => Ok(Found::DidNotHappen),
+        Ok((_, None)) => Ok(Found::NotKnownYet { ask_again_after: Duration::from_millis(300) }),
+        Err(problem) => Err(problem.to_string().into()),
+    }
+}
+
+const fn cents(job: &Job) -> u64 {
+    100 + job.after_ms
 }
 
 fn answered<T>(world: &World, answer: T) -> T {

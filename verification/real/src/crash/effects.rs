@@ -10,7 +10,10 @@ use aws_sdk_dynamodb::{
 use lambda_idempotency::store::postgres::tokio_postgres;
 use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 
-use super::ledger::{Ledger, Line};
+use super::{
+    gateway::{Gateway, Log},
+    ledger::{Ledger, Line},
+};
 
 /// The effects as the harness reads them.
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub(super) enum Effects {
     Table(EffectsTable),
     /// A PostgreSQL table: one row per effect.
     Rows(EffectsRows),
+    /// The log of a gateway.
+    Gateway(Gateway),
 }
 
 /// A table of effects.
@@ -37,6 +42,7 @@ impl Effects {
             Self::Files(ledger) => ledger.lines(key),
             Self::Table(table) => table.lines(key).await,
             Self::Rows(rows) => rows.lines(key).await,
+            Self::Gateway(gateway) => Ok(gateway.settled(key).await.lines()),
         }
     }
 
@@ -46,6 +52,7 @@ impl Effects {
             Self::Files(ledger) => ledger.keys(),
             Self::Table(table) => table.keys().await,
             Self::Rows(rows) => rows.keys().await,
+            Self::Gateway(gateway) => Ok(gateway.jobs()),
         }
     }
 
@@ -55,6 +62,18 @@ impl Effects {
             Self::Files(ledger) => ledger.forget(key),
             Self::Table(table) => table.forget(key).await,
             Self::Rows(rows) => rows.forget(key).await,
+            Self::Gateway(gateway) => {
+                gateway.forget(key);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns what the gateway knows of a key, if the effects are there.
+    pub(super) async fn log(&self, key: &str) -> Log {
+        match self {
+            Self::Gateway(gateway) => gateway.settled(key).await,
+            _ => Log::default(),
         }
     }
 }

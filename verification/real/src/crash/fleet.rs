@@ -24,8 +24,9 @@ use super::{
     backend::Backend,
     effects::Effects,
     form::Form,
-    job::{FORM, FUNCTION, KEY_FIELD, LEDGER, MARKER, PROCESS, SABOTAGE, STAND_AT},
-    judge::Said,
+    gateway::{Gateway, Manners},
+    job::{ARRIVES, FORM, FUNCTION, GATEWAY, KEY_FIELD, LEDGER, MARKER, PROCESS, SABOTAGE, STAND_AT},
+    judge::{Promise, Said},
     ledger::Ledger,
     point::Point,
     record::Stored,
@@ -68,7 +69,13 @@ impl Fleet {
             .context(format!("couldn't create the ledger's folder {}", ledger.display()))?;
         let ledger = Ledger::at(ledger);
         Ok(Arc::new(Self {
-            effects: backend.effects(form, &ledger).await?,
+            effects: match form.gateway() {
+                Some(_) if sabotage == Some(Sabotage::AsksTooSoon) => {
+                    Effects::Gateway(Gateway::start(Manners::JUST_IN_TIME).await?)
+                }
+                Some(manners) => Effects::Gateway(Gateway::start(manners).await?),
+                None => backend.effects(form, &ledger).await?,
+            },
             backend,
             function: match (form, function.kept_in(&folder)?) {
                 // The function's program is the layer's program too.
@@ -93,6 +100,12 @@ impl Fleet {
     /// Returns the form under test: where the effects and the records are.
     pub(super) fn form(&self) -> Form {
         self.form
+    }
+
+    /// Returns how long the function waits for an earlier attempt's effect.
+    pub(super) fn arrives(&self) -> Duration {
+        let asks_in_time = self.sabotage != Some(Sabotage::AsksTooSoon);
+        if self.form.promise() == Promise::Reconciled && asks_in_time { ARRIVES } else { Duration::ZERO }
     }
 
     /// Waits for permission to run a process. Only a few processes run at a time, so that none is slowed down too much.
@@ -129,6 +142,9 @@ impl Fleet {
             // Any sabotage puts the layer into shadow mode, in which it lets every delivery run.
             environment.extend(self.sabotage.map(|_| ("IDEMPOTENCY_MODE", "shadow".into())));
         }
+        if let Effects::Gateway(gateway) = &self.effects {
+            environment.push((GATEWAY, gateway.address()));
+        }
         environment.extend(point.map(|point| (STAND_AT, point.name().into())));
         environment.extend(self.sabotage.map(|sabotage| (SABOTAGE, sabotage.name().into())));
         let sandbox = Sandbox::start(&self.function, &environment, Runs::default()).await?;
@@ -146,8 +162,9 @@ impl Fleet {
 
     /// Reads a key's record.
     pub(super) async fn record(&self, key: &str) -> Result<Option<Stored>> {
-        // `Operation::run_in` stores its records under `run:job`, and the event layer under `event`.
-        let via = if self.form == Form::PostgresTransaction { "run:job" } else { "event" };
+        // Operations store their records under `run:job`, and the event layer under `event`.
+        let is_operation = self.form == Form::PostgresTransaction || self.form.gateway().is_some();
+        let via = if is_operation { "run:job" } else { "event" };
         let scope = Scope::new(FUNCTION, via).context("invalid scope")?;
         let id = StoredKey::new(&scope, &self.key(key)?);
         self.backend.record(&id).await

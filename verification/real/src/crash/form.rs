@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    job::{LAYER_LIMIT, LIMIT},
+    gateway::Manners,
+    job::{ASKING_LIMIT, LAYER_LIMIT, LIMIT},
     judge::Promise,
 };
 use crate::site::Kind;
@@ -26,11 +27,22 @@ pub enum Form {
     Redis,
     /// The effect is in a file. The function doesn't use the library, and runs behind the Lambda layer.
     Layer,
+    /// The effect is a charge at a gateway without deduplication, and an operation with a reconciler asks for it. The
+    /// charge is on its way for less than `effects_arrive_within`.
+    Reconciled,
+    /// As `Reconciled`. The record is in PostgreSQL.
+    ReconciledPostgres,
+    /// As `Reconciled`. The record is in Redis.
+    ReconciledRedis,
+    /// As `Reconciled`, but some charges are on their way for longer than `effects_arrive_within`.
+    ReconciledLate,
+    /// As `Reconciled`, but without a reconciler.
+    Unreconciled,
 }
 
 impl Form {
     /// Every form.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 12] = [
         Self::Ledger,
         Self::Transaction,
         Self::Optimistic,
@@ -38,14 +50,20 @@ impl Form {
         Self::PostgresTransaction,
         Self::Redis,
         Self::Layer,
+        Self::Reconciled,
+        Self::ReconciledPostgres,
+        Self::ReconciledRedis,
+        Self::ReconciledLate,
+        Self::Unreconciled,
     ];
 
     /// Returns the kind of server that keeps the form's records.
     pub const fn kind(self) -> Kind {
         match self {
             Self::Ledger | Self::Transaction | Self::Optimistic | Self::Layer => Kind::DynamoDb,
-            Self::Postgres | Self::PostgresTransaction => Kind::Postgres,
-            Self::Redis => Kind::Redis,
+            Self::Reconciled | Self::ReconciledLate | Self::Unreconciled => Kind::DynamoDb,
+            Self::Postgres | Self::PostgresTransaction | Self::ReconciledPostgres => Kind::Postgres,
+            Self::Redis | Self::ReconciledRedis => Kind::Redis,
         }
     }
 
@@ -59,6 +77,11 @@ impl Form {
             Self::PostgresTransaction => "postgres-transaction",
             Self::Redis => "redis",
             Self::Layer => "layer",
+            Self::Reconciled => "reconciled",
+            Self::ReconciledPostgres => "reconciled-postgres",
+            Self::ReconciledRedis => "reconciled-redis",
+            Self::ReconciledLate => "reconciled-late",
+            Self::Unreconciled => "unreconciled",
         }
     }
 
@@ -72,6 +95,35 @@ impl Form {
         match self {
             Self::Ledger | Self::Postgres | Self::Redis | Self::Layer => Promise::AtLeastOnce,
             Self::Transaction | Self::Optimistic | Self::PostgresTransaction => Promise::ExactlyOnce,
+            Self::Reconciled | Self::ReconciledPostgres | Self::ReconciledRedis | Self::ReconciledLate => {
+                Promise::Reconciled
+            }
+            Self::Unreconciled => Promise::Unreconciled,
+        }
+    }
+
+    /// Returns how the gateway behaves that has the effects, for the forms that use one.
+    pub const fn gateway(self) -> Option<Manners> {
+        match self {
+            Self::Reconciled | Self::ReconciledPostgres | Self::ReconciledRedis | Self::Unreconciled => {
+                Some(Manners::IN_TIME)
+            }
+            Self::ReconciledLate => Some(Manners::LATE),
+            _ => None,
+        }
+    }
+
+    /// Whether processes may be frozen at random moments. A process that's frozen while it sends a charge sends it after
+    /// the question, which no reconciler can know of.
+    pub const fn freezes(self) -> bool {
+        self.cuts_off() && self.gateway().is_none()
+    }
+
+    /// The forms that `kills` runs for this one, each with the share of the kills: one in so many.
+    pub const fn compared(self) -> &'static [(Self, u64)] {
+        match self {
+            Self::Reconciled => &[(Self::ReconciledLate, 5), (Self::Unreconciled, 5)],
+            _ => &[],
         }
     }
 
@@ -83,7 +135,11 @@ impl Form {
 
     /// Returns the time limit of an ordinary invocation.
     pub const fn limit(self) -> Duration {
-        if self.cuts_off() { LIMIT } else { LAYER_LIMIT }
+        match self {
+            Self::Layer => LAYER_LIMIT,
+            _ if self.gateway().is_some() => ASKING_LIMIT,
+            _ => LIMIT,
+        }
     }
 
     /// Whether a delivery claims its key before the function runs.

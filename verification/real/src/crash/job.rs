@@ -28,11 +28,18 @@ pub const MARKER: &str = "NET_MARKER";
 /// The environment variable with the sabotage of the function, if any.
 pub const SABOTAGE: &str = "NET_SABOTAGE";
 
+/// The environment variable with the address of the gateway, if the effects are there.
+pub const GATEWAY: &str = "NET_GATEWAY";
+
+/// The `errorType` of the handler's error if it doesn't know whether its charge happened.
+pub const UNKNOWN: &str = "Test.Unknown";
 /// The `errorType` of the handler's error if the event tells the first attempt to fail.
 pub const TOLD_TO_FAIL: &str = "Test.ToldToFail";
 
 /// The time limit of an ordinary invocation. All times are short, so that the check can wait for thousands of leases.
 pub const LIMIT: Duration = Duration::from_millis(300);
+/// The time limit of an invocation that asks a gateway and then charges there.
+pub const ASKING_LIMIT: Duration = Duration::from_millis(600);
 /// The time limit behind the layer. It's longer, because the layer uses the library's default reserve.
 pub const LAYER_LIMIT: Duration = Duration::from_millis(1500);
 /// How long the lease lasts beyond the invocation.
@@ -41,6 +48,11 @@ pub const GRACE: Duration = Duration::from_millis(100);
 pub const RESERVE: Duration = Duration::from_millis(20);
 /// The skew margin. All processes run on one machine and share its clock.
 pub const MARGIN: Duration = Duration::from_millis(50);
+
+/// `effects_arrive_within`: no question is asked earlier than this after the end of an attempt's lease.
+pub const ARRIVES: Duration = Duration::from_millis(1500);
+/// How long the function waits for the gateway's answer to a charge.
+pub const CHARGE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The event's field with the key, in the syntax of the layer's setting.
 pub const KEY_FIELD: &str = "/key";

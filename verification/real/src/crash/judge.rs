@@ -5,6 +5,7 @@
 //! answers in time has no excuse for a wrong answer: before its deadline, no successor can have taken over, since all
 //! processes share the machine's clock.
 
+mod asked;
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +14,8 @@ use std::{collections::HashSet, fmt, ops::AddAssign};
 use lambda_idempotency_rehearsal::clock::millis;
 
 use super::{
-    job::{GRACE, MARGIN, RESERVE, TOLD_TO_FAIL},
+    gateway::Log,
+    job::{GRACE, MARGIN, RESERVE, TOLD_TO_FAIL, UNKNOWN},
     ledger::Line,
     record::Stored,
 };
@@ -25,6 +27,11 @@ pub enum Promise {
     AtLeastOnce,
     /// If the effect is in the store's transaction: exactly one.
     ExactlyOnce,
+    /// If the effect is at a gateway that's asked: one, plus one for each that was on its way when the question said
+    /// that there was none.
+    Reconciled,
+    /// If the effect is at a gateway that nobody asks: one, plus one for each run that ended without an answer.
+    Unreconciled,
 }
 
 /// The harness's action on a run.
@@ -60,6 +67,11 @@ impl Said {
             }
             _ => false,
         }
+    }
+
+    /// Whether the handler doesn't know whether its charge happened.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Self::Error(kind, _) if kind == UNKNOWN)
     }
 
     /// Whether the handler failed because the event told it to.
@@ -101,6 +113,8 @@ pub struct Case {
     pub promise: Promise,
     /// The key's effects, in order.
     pub lines: Vec<Line>,
+    /// What the gateway knows, if the effects are there.
+    pub log: Log,
     /// The key's deliveries. The last one has been answered.
     pub deliveries: Vec<Delivery>,
     /// The completed records that the harness read before the end.
@@ -129,6 +143,16 @@ pub struct Finding {
     pub slow: u64,
     /// Claims of the key after its first claim.
     pub later_claims: u64,
+    /// Runs that didn't know whether their charge happened.
+    pub unknown: u64,
+    /// Second charges: the earlier one was on its way for too long, when the question said that there was none.
+    pub late: u64,
+    /// Questions that found the charge.
+    pub happened: u64,
+    /// Questions that found no charge.
+    pub absent: u64,
+    /// Questions that the gateway couldn't answer yet, or didn't answer.
+    pub not_known: u64,
 }
 
 impl AddAssign for Finding {
@@ -141,6 +165,11 @@ impl AddAssign for Finding {
         self.fenced += other.fenced;
         self.slow += other.slow;
         self.later_claims += other.later_claims;
+        self.unknown += other.unknown;
+        self.late += other.late;
+        self.happened += other.happened;
+        self.absent += other.absent;
+        self.not_known += other.not_known;
     }
 }
 
@@ -177,6 +206,7 @@ impl Case {
         for line in &self.lines {
             text += &format!("\n  effect: {line}");
         }
+        text += &self.log.to_string();
         for delivery in &self.deliveries {
             let Delivery { run, deed, said, said_at } = delivery;
             text += &format!("\n  run {run}: {deed:?}, {said}, at {said_at}");
@@ -195,6 +225,9 @@ impl Case {
         let record = self.settled()?;
         self.same_answer_everywhere(record)?;
         self.nothing_else_said()?;
+        if matches!(self.promise, Promise::Reconciled | Promise::Unreconciled) {
+            return self.find_charges(record);
+        }
         if self.promise == Promise::ExactlyOnce {
             let effect = self.one_effect(record)?;
             return Ok(self.figures(effect, &[], record));
@@ -271,7 +304,7 @@ impl Case {
         for Delivery { run, deed, said, .. } in &self.deliveries {
             let is_explained = match said {
                 Said::Response(_) => true,
-                Said::Error(..) => said.is_not_now() || said.is_told_failure(),
+                Said::Error(..) => said.is_not_now() || said.is_told_failure() || said.is_unknown(),
                 Said::Nothing => *deed == Deed::Killed,
                 Said::Lost(_) => false,
             };
@@ -356,6 +389,7 @@ impl Case {
             fenced: count(excuses, Deed::Froze),
             slow: count(excuses, Deed::Spared),
             later_claims: u64::from(record.attempt.saturating_sub(1)),
+            ..Finding::default()
         }
     }
 }

@@ -33,11 +33,12 @@ use super::{
 
 /// How many keys the check works on at one time. Most of them wait for a lease to end.
 const KEYS: usize = 40;
-/// Replaces `KEYS` behind the layer. It's higher, because the layer's leases last longer.
-const LAYER_KEYS: usize = 160;
-/// The percentage of deliveries whose process the harness plans to kill. Behind the layer, `FROZEN` replaces it.
+/// Replaces `KEYS` behind the layer, whose leases last longer, and before questions, which wait for effects to arrive.
+const MANY_KEYS: usize = 160;
+/// The percentage of deliveries whose process the harness plans to kill. If the harness only kills, `FROZEN` replaces it.
 const KILLED: u64 = 60;
-/// The percentage of deliveries whose process the harness plans to kill or freeze. Behind the layer, it only kills.
+/// The percentage of deliveries whose process the harness plans to kill or freeze. Behind the layer and with
+/// a gateway, it only kills.
 const FROZEN: u64 = 70;
 /// The percentage of redeliveries that don't wait for the lease.
 const IMPATIENT: u64 = 20;
@@ -122,6 +123,12 @@ impl fmt::Display for Figures {
                     "  effects                       {effects:>7}  (allowed: {keys} keys, one each)"
                 )?;
             }
+            Promise::Reconciled | Promise::Unreconciled => {
+                writeln!(f, "  charges                       {effects:>7}  (for {keys} keys)")?;
+            }
+        }
+        if form.gateway().is_some() {
+            found.write_charges(f, *keys, form.promise())?;
         }
         writeln!(f, "  violations                    {:>7}", violations.len())?;
         if let Some(problem) = problem {
@@ -216,7 +223,7 @@ impl Fate {
     const fn drawn(random: &mut Random, form: Form) -> Self {
         match random.below(100) {
             0..KILLED => Self::Killed,
-            KILLED..FROZEN if !form.cuts_off() => Self::Killed,
+            KILLED..FROZEN if !form.freezes() => Self::Killed,
             KILLED..FROZEN => Self::Frozen,
             _ => Self::Spared,
         }
@@ -231,12 +238,14 @@ enum Came {
 }
 
 impl Throw {
-    /// Works on `KEYS` keys at a time (behind the layer, `LAYER_KEYS`), until enough processes were killed or enough
+    /// Works on `KEYS` keys at a time (behind the layer, `MANY_KEYS`), until enough processes were killed or enough
     /// violations were found.
     async fn run(self: &Arc<Self>) -> Result<()> {
         let mut keys = JoinSet::new();
         let mut number = 0;
-        let at_once = if self.fleet.form().cuts_off() { KEYS } else { LAYER_KEYS };
+        let at_once = if self.fleet.form().freezes() { KEYS } else { MANY_KEYS };
+        // Each key's process is killed about once. More keys at a time would exceed the number of kills.
+        let at_once = at_once.min(usize::try_from(self.numbers.kills / 2).unwrap_or(KEYS).max(8));
         loop {
             while keys.len() < at_once && self.has_kills_left() {
                 number += 1;

@@ -30,9 +30,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 pub const fn of_form(form: Form) -> &'static [Point] {
     match form {
         Form::Ledger | Form::Transaction | Form::Postgres | Form::Redis => &Point::ALL,
+        Form::Reconciled | Form::ReconciledPostgres | Form::ReconciledRedis => &Point::ALL,
         Form::Optimistic => &Point::CLAIM_FREE,
         // Neither the layer nor the function behind it can pause. Only random kills test this form.
         Form::Layer => &[],
+        // Chance decides how many effects there are.
+        Form::ReconciledLate | Form::Unreconciled => &[],
         Form::PostgresTransaction => &Point::IN_TRANSACTION,
     }
 }

@@ -34,11 +34,17 @@ pub enum Sabotage {
     Torn,
     /// Applies the handler's own writes twice: once with a decoy record, then in the real transaction.
     Repeated,
+    /// Makes the reconciler ask by another key.
+    AsksOtherKey,
+    /// Makes the reconciler answer "did not happen" if the gateway doesn't know yet, or doesn't answer.
+    TakesUnknownForAbsent,
+    /// Sets `effects_arrive_within` to zero.
+    AsksTooSoon,
 }
 
 impl Sabotage {
     /// Every sabotage.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Unfenced,
         Self::Overwriting,
         Self::Unsettled,
@@ -47,6 +53,9 @@ impl Sabotage {
         Self::EffectFirst,
         Self::Torn,
         Self::Repeated,
+        Self::AsksOtherKey,
+        Self::TakesUnknownForAbsent,
+        Self::AsksTooSoon,
     ];
 
     /// Returns the sabotage's name in the environment.
@@ -60,6 +69,9 @@ impl Sabotage {
             Self::EffectFirst => "effect-first",
             Self::Torn => "torn",
             Self::Repeated => "repeated",
+            Self::AsksOtherKey => "asks-other-key",
+            Self::TakesUnknownForAbsent => "takes-unknown-for-absent",
+            Self::AsksTooSoon => "asks-too-soon",
         }
     }
 

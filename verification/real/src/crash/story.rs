@@ -22,6 +22,8 @@ use super::{
 const CLEARLY_STALE: Duration = Duration::from_millis(1);
 /// After every series of this many unsuccessful deliveries, the next deliveries get more time.
 const PATIENT_TRIES: u32 = 8;
+/// The event is delivered again after at most this many answers that weren't recorded.
+const UNRECORDED: u32 = 2;
 
 /// The deliveries of one key.
 #[derive(Debug)]
@@ -80,10 +82,16 @@ impl Story {
     /// Delivers the event until it's answered.
     pub(super) async fn deliver_until_answered(&self) -> Result<()> {
         let patience = clock::start();
+        let mut unrecorded = 0;
         for tries in 0.. {
             let said = self.deliver(self.limit_after(tries)).await?;
             if !self.is_to_come_again(&said) {
-                return Ok(());
+                // An answer after the deadline may not be recorded. Lambda would have killed that run.
+                let is_claimed = self.look().await?.is_some_and(|record| record.lease_until.is_some());
+                if !is_claimed || unrecorded == UNRECORDED {
+                    return Ok(());
+                }
+                unrecorded += 1;
             }
             // Time alone doesn't end this loop, because a delivery may wait long for a free slot.
             if tries >= 20 && patience.elapsed() > PATIENCE {
@@ -97,7 +105,7 @@ impl Story {
 
     /// Whether the event must be delivered again after this answer. If not, the judge decides if the answer is allowed.
     pub(super) fn is_to_come_again(&self, said: &Said) -> bool {
-        said.is_not_now() || said.is_told_failure() || *said == Said::Nothing
+        said.is_not_now() || said.is_told_failure() || said.is_unknown() || *said == Said::Nothing
     }
 
     /// Sends SIGKILL.
@@ -150,7 +158,7 @@ impl Story {
     /// Waits until the current claim is stale, if there is one. The wait has a limit, in case the lease is wrong.
     pub(super) async fn wait_for_lease(&self) -> Result<()> {
         if let Some(lease_until) = self.look().await?.and_then(|record| record.lease_until) {
-            let stale_at = lease_until.saturating_add(millis(MARGIN + CLEARLY_STALE));
+            let stale_at = lease_until.saturating_add(millis(self.fleet.arrives() + MARGIN + CLEARLY_STALE));
             clock::pause_until(stale_at.min(clock::now_ms() + millis(PATIENCE / 10))).await;
         }
         Ok(())
@@ -159,12 +167,14 @@ impl Story {
     /// Collects the evidence at the end.
     pub(super) async fn case(&self, promise: Promise) -> Result<Case> {
         let lines = self.fleet.effects.lines(&self.job.key).await?;
+        let log = self.fleet.effects.log(&self.job.key).await;
         let record = self.fleet.record(&self.job.key).await?;
         let told = self.told();
         Ok(Case {
             key: self.job.key.clone(),
             promise,
             lines,
+            log,
             deliveries: told.deliveries.clone(),
             seen: told.seen.clone(),
             record,

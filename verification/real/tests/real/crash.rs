@@ -6,12 +6,13 @@ use lambda_idempotency_verification_real::{
         backend::Backend,
         form::Form,
         judge::Promise,
-        kills::{self, Numbers},
+        kills::{self, Figures, Numbers},
         point::{Call, Point, of_form},
         sabotage::Sabotage,
         scenario,
     },
     servers::Server,
+    site::Kind,
 };
 use testkit::random::fresh_seed;
 
@@ -19,9 +20,16 @@ fn function() -> Function {
     Function::at(env!("CARGO_BIN_EXE_verification-function"))
 }
 
+/// The forms that this machine's servers can test, with or without a gateway.
+fn forms(at_gateway: bool) -> impl Iterator<Item = Form> {
+    Form::ALL
+        .into_iter()
+        .filter(move |form| form.kind().is_installed() && form.gateway().is_some() == at_gateway)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn interruptions_at_every_point_are_safe() {
-    for form in Form::ALL.into_iter().filter(|form| form.kind().is_installed()) {
+    for form in forms(false).chain([Form::Reconciled]) {
         let backends = Backend::all(form).await.unwrap();
         let rows = scenario::check(&function(), backends, of_form(form), 1, None, form).await.unwrap();
         for row in rows {
@@ -36,7 +44,7 @@ async fn interruptions_at_every_point_are_safe() {
 #[tokio::test(flavor = "multi_thread")]
 async fn random_kills_and_freezes_are_safe() {
     let numbers = Numbers { kills: 100, seed: fresh_seed() };
-    for form in Form::ALL.into_iter().filter(|form| form.kind().is_installed()) {
+    for form in forms(false) {
         let backends = Backend::all(form).await.unwrap();
         for figures in kills::check(&function(), backends, numbers, None, form).await.unwrap() {
             eprintln!("{figures}");
@@ -44,6 +52,49 @@ async fn random_kills_and_freezes_are_safe() {
             let taken_over = figures.found.later_claims > 0 || !form.claims();
             assert!(taken_over, "no claim was taken over, so nothing was tested");
         }
+    }
+}
+
+async fn kill(form: Form, kills: u64, sabotage: Option<Sabotage>) -> Figures {
+    let numbers = Numbers { kills, seed: fresh_seed() };
+    let backends = Backend::all(form).await.unwrap();
+    let mut all = kills::check(&function(), backends, numbers, sabotage, form).await.unwrap();
+    let figures = all.remove(0);
+    eprintln!("{figures}");
+    figures
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reconcilers_prevent_second_charges() {
+    for kind in Kind::ALL {
+        let of_kind = forms(true).filter(|form| form.kind() == kind);
+        let checks: Vec<_> = of_kind.map(|form| tokio::spawn(kill(form, 30, None))).collect();
+        for check in checks {
+            let figures = check.await.unwrap();
+            let Figures { form, keys, found, violations, .. } = &figures;
+            assert!(violations.is_empty(), "{}", violations[0]);
+            match form {
+                Form::Unreconciled => assert!(found.effects > *keys && found.happened == 0),
+                Form::ReconciledLate => assert!(found.happened > 0 && found.absent > 0),
+                _ => {
+                    assert!(found.happened > 0 && found.absent > 0);
+                    assert_eq!((found.late, found.effects - found.slow), (0, *keys));
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_reconcilers_are_caught() {
+    for (sabotage, words) in [
+        (Sabotage::AsksOtherKey, "had charged before the question"),
+        (Sabotage::TakesUnknownForAbsent, "no question was told that there's no charge"),
+        (Sabotage::AsksTooSoon, "the question came too soon"),
+    ] {
+        let figures = kill(Form::Reconciled, 100, Some(sabotage)).await;
+        let violations: Vec<String> = figures.violations.iter().map(ToString::to_string).collect();
+        assert!(violations.iter().any(|violation| violation.contains(words)), "{violations:#?}");
     }
 }
 

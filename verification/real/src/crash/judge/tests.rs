@@ -40,6 +40,7 @@ fn undisturbed() -> Case {
         key: "k".into(),
         promise: Promise::AtLeastOnce,
         lines: vec![line("1-1", FIRST, 1)],
+        log: Log::default(),
         deliveries: vec![
             delivery("1-1", Deed::Spared, response("1-1"), FIRST + 30),
             delivery("1-2", Deed::Spared, response("1-1"), FIRST + 60),
