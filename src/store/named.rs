@@ -57,6 +57,7 @@ macro_rules! stores {
             /// Parses `url`. Errors refer to the URL as `what`.
             fn parse(what: &str, url: &str) -> Result<Self, Error> {
                 #[cfg(feature = "iam")]
+                #[allow(unused_variables, reason = "unused if the features of all stores are off")]
                 let (url, sign_in) = iam::taken(what, url)?;
                 #[cfg(feature = "iam")]
                 let url = &*url;

@@ -85,7 +85,8 @@ fn is_of_password(error: &tokio_postgres::Error) -> bool {
 
 async fn manager_made(manager: &Manager) -> Result<ClientWrapper, Unconnected> {
     use managed::Manager as _;
-    manager.create().await.map_err(Unconnected::Server)
+    // Boxed: a call's future would otherwise reserve several kilobytes for a connection that it rarely makes.
+    Box::pin(manager.create()).await.map_err(Unconnected::Server)
 }
 
 impl managed::Manager for Source {

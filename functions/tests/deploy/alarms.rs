@@ -174,7 +174,8 @@ fn every_metric_is_watched_or_ordinary() {
         alarmed.chain(&TO_LOOK_AT).chain(&ORDINARY).map(|metric| metric.name()).collect();
     let all = Metric::ALL.iter().filter(|metric| !metric.is_latency()).map(|metric| metric.name());
     let mut all: Vec<_> = all.filter(|name| !is_of_shadow(name)).collect();
-    (decided.sort_unstable(), all.sort_unstable());
+    decided.sort_unstable();
+    all.sort_unstable();
     assert_eq!(decided, all);
     for template in TEMPLATES.iter() {
         let expected: BTreeSet<_> = TO_LOOK_AT.iter().map(|metric| metric.name().to_owned()).collect();

@@ -96,6 +96,7 @@ pub(super) fn taken<'u>(what: &str, url: &'u str) -> Result<(Cow<'u, str>, Optio
 }
 
 /// A store whose builder can get its passwords from IAM.
+#[allow(dead_code, reason = "unused if the features of all stores are off")]
 pub(super) trait SignedIn: Configured {
     /// Sets the code that returns passwords.
     ///

@@ -471,7 +471,7 @@ async fn powertools_reads_and_answers_alike() {
             let (topic, partition, offset) = (record.topic(), record.partition(), record.offset());
             // Powertools lowers the headers' names.
             let headers: Vec<_> =
-                record.headers().iter().map(|(name, value)| (name.to_lowercase(), value)).collect();
+                record.headers().into_iter().map(|(name, value)| (name.to_lowercase(), value)).collect();
             told_seen.lock().unwrap().push(json!([topic, partition, offset, key, value, headers]));
             async move { if fails { Err("fail".into()) } else { Ok::<_, Failure>(()) } }
         });

@@ -113,7 +113,7 @@ async fn rotating_passwords_fail_no_run() {
     let asked = Arc::default();
     let store = role.asking(&asked);
     let (ran, failed) = role.under_load(&store).await;
-    println!("{ran} runs, {failed} failed; the password was asked for {asked:?} times");
+    eprintln!("{ran} runs, {failed} failed; the password was asked for {asked:?} times");
     assert!(ran > 100, "{ran} runs");
     assert_eq!(failed, 0);
     let asked = asked.load(Ordering::SeqCst);

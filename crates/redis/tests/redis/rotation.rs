@@ -74,7 +74,7 @@ async fn rotating_passwords_fail_no_run() {
         worker.await.unwrap();
     }
     let [ran, failed, asked] = [ran, failed, asked].map(|count| count.load(Ordering::SeqCst));
-    println!("{ran} runs, {failed} failed; the password was asked for {asked} times");
+    eprintln!("{ran} runs, {failed} failed; the password was asked for {asked} times");
     assert!(ran > 100, "{ran} runs");
     assert_eq!(failed, 0);
     assert!(
