@@ -96,7 +96,7 @@ impl managed::Manager for Source {
     async fn create(&self) -> Result<ClientWrapper, Unconnected> {
         match self {
             Self::Url(manager) => manager_made(manager).await,
-            Self::Asking(asking) => asking.connect().await,
+            Self::Asking(asking) => Box::pin(asking.connect()).await,
             Self::Pool(pool) => manager_made(pool.manager()).await,
         }
     }

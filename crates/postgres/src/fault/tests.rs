@@ -75,7 +75,7 @@ fn pool_failures_are_classified() {
         (PoolError::Closed, Class::NotReached),
     ] {
         let fault = Fault::connecting(&error);
-        assert!(fault.class == class && !fault.maybe_applied, "{error}: {fault:?}");
+        assert!(fault.class == class && !fault.maybe_applied, "{error:?}: {fault:?}");
     }
     assert_eq!(Fault::connecting(&PoolError::Closed).cause.to_string(), "the pool is closed");
     let timeout = Fault::connecting(&PoolError::Timeout(TimeoutType::Create));
