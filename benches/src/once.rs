@@ -1,4 +1,4 @@
-//! Repeats one case of `benches/overhead` a given number of times. `scripts/bench-instructions` counts the instructions
+//! Repeats one case of `prepared.rs` a given number of times. `scripts/bench-instructions` counts the instructions
 //! that this program executes.
 //!
 //! ```text
@@ -10,6 +10,7 @@
 
 mod cases;
 mod events;
+mod prepared;
 
 use std::{
     io::Write as _,
@@ -19,7 +20,8 @@ use std::{
     },
 };
 
-use cases::{ByHand, CASES, Effort, Failure, LOCAL_CACHE, Prepared, Run, Wire, completed_item};
+use cases::{ByHand, Effort, Failure, LOCAL_CACHE, Run, Wire, completed_item};
+use prepared::{CASES, Prepared};
 
 fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
