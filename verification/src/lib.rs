@@ -35,6 +35,10 @@
 //!   promises to repeat the first answer.
 //! - While a handler runs, no operator decides on the record of its delivery. A late transaction may have settled
 //!   that record already. An operator who changes it even so is responsible for the result.
+//! - In a space with a reconciler, a handler has its effect on the remote system at most once. An effect is on its way at
+//!   the latest when the lease has ended by the executor's own clock, and arrives within the reconciler's time after that.
+//!   A [`Remote`](configuration::Remote) that is late or wrong breaks this, and the space says which invariants that
+//!   costs.
 //!
 //! # How to extend the model checker
 //!

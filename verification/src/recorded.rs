@@ -182,7 +182,7 @@ fn date(since_epoch: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{coverage::Mark, spaces};
+    use crate::{coverage::Mark, invariants::Flaws, spaces};
 
     #[test]
     fn dates_are_formatted_in_utc() {
@@ -205,6 +205,7 @@ mod tests {
             longest_run: None,
             is_complete,
             coverage,
+            exempted: Flaws::NONE,
             violations: Vec::new(),
             took: Duration::from_secs(9),
         }

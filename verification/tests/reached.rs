@@ -20,6 +20,7 @@ enum By {
 use By::{Simulated, Test};
 
 const ENGINE: &str = "src/idempotency/tests.rs";
+const RECONCILE: &str = "src/idempotency/tests/reconcile.rs";
 const FENCING: &str = "src/idempotency/tests/fencing.rs";
 const BATCHES: &str = "tests/wrappers/batch.rs";
 const KAFKA: &str = "tests/wrappers/batch/kafka.rs";
@@ -44,6 +45,8 @@ const SETTINGS: &[(&str, By)] = &[
     ("answer_reserve", Test("verification/tests/simulation.rs", "campaigns_catch_each_removed_precaution")),
     ("settle_within", Test("verification/tests/simulation.rs", "short_outages_repeat_no_effect")),
     ("cut_off", Test("src/idempotency/tests/lease.rs", "late_result_is_recorded_without_cut_off")),
+    ("effects_arrive_within", Test(RECONCILE, "questions_wait_until_effects_have_arrived")),
+    ("rerun_when_absent", Test(RECONCILE, "at_most_once_settles_only_what_was_found")),
     ("execution", Simulated(&[Item::AtLeastOnce, Item::AtMostOnce])),
     ("on_handler_error", Simulated(&[Item::ReleasesErrors, Item::RecordsErrors, Item::RecordedError])),
     ("wait_in_progress", Simulated(&[Item::RefusesInProgress, Item::Waits])),
@@ -82,6 +85,8 @@ const WAYS_IN: &[(&str, By)] = &[
         "begin",
         Simulated(&[Item::ClaimCompleted, Item::ClaimFailed, Item::ClaimReleased, Item::ClaimReplayed]),
     ),
+    ("reconcile", Test(RECONCILE, "found_results_are_recorded")),
+    ("reconcile_record", Test(RECONCILE, "records_are_reconciled_by_themselves")),
     ("resolve", Simulated(&[Item::OperatorReleases, Item::OperatorMeetsHandler])),
     ("optimistic", Simulated(&[Item::Mixed, Item::Conclusion])),
     ("optimistic_reading_first", Simulated(&[Item::Mixed])),
@@ -200,6 +205,7 @@ fn every_entry_point_is_tested() {
         "src/idempotency/operator.rs",
         "src/store/named.rs",
         "src/idempotency/in_transaction.rs",
+        "src/idempotency/reconcile.rs",
         "src/lambda.rs",
         "src/lambda/batch.rs",
         "src/lambda/event.rs",
