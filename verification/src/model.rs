@@ -94,7 +94,7 @@ impl Verdict {
     }
 }
 
-/// What's known of the effect of a delivery's handler on the remote system, as an outside observer sees it.
+/// The effect of a delivery's handler on the remote system, as far as an outside observer knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RemoteEffect {
     /// The handler hasn't started, or it said that nothing happened.

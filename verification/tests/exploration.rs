@@ -21,7 +21,7 @@ fn invariants_hold_in_every_bounded_state() {
         assert!(report.violations.is_empty(), "{}", told(report));
         assert!(report.is_complete, "{}: the exploration was cut off", report.name);
         reached.add(report.coverage);
-        // What a space leaves out must break there: otherwise it would be left out without a reason.
+        // A space may leave out an invariant only if it breaks there.
         let exempt = spaces.iter().find(|space| space.name == report.name).unwrap().exempt();
         for invariant in exempt {
             let breaks = report.exempted.iter().any(|broken| broken == *invariant);

@@ -215,7 +215,7 @@ impl<P: Protocol> Checker<'_, P> {
 
     /// Checks an answer that says that the delivery has claimed nothing.
     fn refuse(&self, it: &mut Happening, delivery: u8) {
-        // A claim that must ask stands on purpose, marked as unanswered, if no question was answered.
+        // A claim that must ask is left in the store on purpose, marked as unanswered.
         let is_left = |record: &Record| {
             let asks = self.configuration.reconciler_of(delivery).is_some();
             asks && it.explored.operation.was_left && record.mark == RecordMark::Unanswered

@@ -144,7 +144,7 @@ impl<P: Protocol> Checker<'_, P> {
             for other in 0..it.explored.delivered {
                 let is_possible = it.explored.deliveries[usize::from(other)].remote == RemoteEffect::Possible;
                 let Some(after) = after.filter(|_| is_possible && other != number) else { continue };
-                // What has no effect yet may have one later, if it's still on its way.
+                // An effect that's still on its way may arrive after the answer.
                 let is_sure =
                     after == RemoteEffect::Happened || !self.may_arrive(&it.explored, other, reconciler);
                 if is_sure {

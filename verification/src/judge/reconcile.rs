@@ -40,7 +40,7 @@ impl Step<'_> {
     }
 
     /// When this executor stops waiting for another executor's claim, without the skew margin. With a reconciler, it also
-    /// waits for the effect of the claim's handler. Whoever marked the claim as unanswered has included that time.
+    /// waits for the effect of the claim's handler. The executor that marked the claim as unanswered has included that time.
     pub(super) fn waits_until(&self, record: &Record, lease_until: Timestamp) -> Timestamp {
         let waits = self.reconciler().filter(|_| record.mark != RecordMark::Unanswered);
         lease_until.saturating_add(waits.map_or(Duration::ZERO, |reconciler| reconciler.arrives_within))
@@ -103,7 +103,7 @@ impl Step<'_> {
         flaws.unless(is_right, Invariant::UnansweredKept);
     }
 
-    /// Whether this claim is one that nothing ran under, and that must stay marked because nobody was asked.
+    /// Whether nothing ran under this claim, so that it must stay marked until a question is answered.
     fn is_unused(&self) -> bool {
         !self.has_run() && self.reconciler().is_some()
     }

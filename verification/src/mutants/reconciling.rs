@@ -20,7 +20,7 @@ use crate::{
 /// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "nobody asks",
+        name: "the handler runs without a question",
         caught_by: Invariant::AskedFirst,
         space: asking,
         does: |moment, (mut state, action)| match action {
@@ -165,6 +165,28 @@ pub(super) const MUTANTS: &[Mutant] = &[
         hears: |moment, event| match event {
             Event::Settle(Intent::Unanswered { .. }) if is_asking(moment) => Event::DidNotHappen,
             event => event,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "the handler runs although its effect was found",
+        caught_by: Invariant::OneEffect,
+        space: asking,
+        hears: |moment, event| match event {
+            Event::Settle(Intent::Complete(_)) if is_asking(moment) => Event::DidNotHappen,
+            event => event,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a claim without an answer gives way to another request",
+        caught_by: Invariant::MismatchHarmless,
+        space: || Configuration { requests: 2, ..asking() },
+        takes: |moment, record| match record.mark {
+            RecordMark::Unanswered if record.fingerprint != moment.plan.fingerprint => {
+                Record { state: RecordState::Released, mark: RecordMark::None, ..record }
+            }
+            _ => record,
         },
         ..NONE
     },

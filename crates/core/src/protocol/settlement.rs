@@ -39,8 +39,8 @@ pub(super) fn release(plan: &Plan, held: &Held, interrupted: bool) -> Put {
 
 /// T9: returns the put that marks `held` as ended without an answer, and ends its lease at `until`.
 ///
-/// Without a reconciler, the claim keeps its mark, as after a crash. Whoever trusts the mark doesn't wait for the handler's
-/// effect any more, and this executor doesn't know how long that takes.
+/// Without a reconciler, the claim keeps its mark, as after a crash. An executor that reads the mark doesn't wait for the
+/// handler's effect any more, and this executor doesn't know how long that takes.
 ///
 /// The owner and the generation stay, so the claim can still be settled until it's taken over. The expiry is never
 /// earlier than before, since it's only a lower bound. An extension that's still on its way is refused, because the lease
