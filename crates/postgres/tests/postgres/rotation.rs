@@ -73,7 +73,8 @@ impl<'s> Role<'s> {
         client.query(close, &[name]).await.unwrap();
     }
 
-    /// Runs operations on the store while the password changes. Returns how many ran, and how many failed.
+    /// Runs operations on the store while the password changes. Returns how many succeeded, and how many failed for another
+    /// reason than that the test ended their sessions.
     async fn under_load(&self, store: &PostgresStore) -> (usize, usize) {
         let (ran, failed, is_over) =
             (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
@@ -89,8 +90,16 @@ impl<'s> Role<'s> {
                         }
                         let key = Key::new(format!("{worker}-{nth}")).unwrap();
                         let result = operation.run(&key, &1, async || Ok::<_, Infallible>(2)).await;
-                        let count = if result.is_ok() { &ran } else { &failed };
-                        count.fetch_add(1, Ordering::SeqCst);
+                        match result {
+                            Ok(_) => ran.fetch_add(1, Ordering::SeqCst),
+                            // The test ends all sessions at once. A call's one retry may get another of them, which the
+                            // server is still ending. No password matters there.
+                            Err(error) if format!("{error:?}").contains("57P01") => continue,
+                            Err(error) => {
+                                eprintln!("run failed: {error:?}");
+                                failed.fetch_add(1, Ordering::SeqCst)
+                            }
+                        };
                     }
                 })
             })
@@ -130,6 +139,8 @@ async fn fixed_passwords_fail_after_a_rotation() {
     let store = role.store(PostgresStore::builder(role.url(":first")));
     assert!(store.read(&key("before")).await.is_ok());
     role.rotate(1).await;
+    // The first call may still use a connection that the server is closing.
+    let _ = store.read(&key("after")).await;
     let error = store.read(&key("after")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
 }
