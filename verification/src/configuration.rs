@@ -65,19 +65,6 @@ pub enum Remote {
     Lying,
 }
 
-impl Remote {
-    /// The invariants that no protocol can keep with such a remote system, each with the reason.
-    const fn exempt(self) -> &'static [Invariant] {
-        match self {
-            Self::Honest => &[],
-            // An effect may always still arrive: when the question is asked, and when the handler starts.
-            Self::Late => &[Invariant::AskedInTime, Invariant::OneEffect],
-            // The handler starts because the remote system denies an effect that it has.
-            Self::Lying => &[Invariant::OneEffect],
-        }
-    }
-}
-
 /// How the functions ask the remote system for the effect of an attempt that ended without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reconciler {
@@ -278,7 +265,7 @@ impl Configuration {
     /// The reconciler of this delivery's function, if it has one. An operator has none.
     pub fn reconciler_of(&self, delivery: u8) -> Option<Reconciler> {
         let reconciler = self.reconciler.filter(|_| delivery != NOBODY)?;
-        (!reconciler.is_mixed || delivery % 2 == 0).then_some(reconciler)
+        (!reconciler.is_mixed || delivery.is_multiple_of(2)).then_some(reconciler)
     }
 
     /// How the remote system answers.
@@ -286,14 +273,22 @@ impl Configuration {
         self.reconciler.map_or(Remote::Honest, |reconciler| reconciler.remote)
     }
 
-    /// The invariants that can't hold in this space.
+    /// The invariants that no protocol can keep in this space.
     pub fn exempt(&self) -> &'static [Invariant] {
-        let is_mixed = self.reconciler.is_some_and(|reconciler| reconciler.is_mixed);
-        match is_mixed && self.verdicts.contains(&Verdict::Panic) {
+        let Some(reconciler) = self.reconciler else { return &[] };
+        let reruns = self.execution == Execution::AtLeastOnce || reconciler.reruns_when_absent;
+        let is_mixed = reconciler.is_mixed && self.verdicts.contains(&Verdict::Panic);
+        match reconciler.remote {
             // A function without a reconciler releases the key after a panic. The record doesn't say when that was, so the
             // next attempt asks at once, although the effect may still arrive.
-            true => Remote::Late.exempt(),
-            false => self.remote().exempt(),
+            Remote::Honest if is_mixed => &[Invariant::AskedInTime, Invariant::OneEffect],
+            Remote::Honest => &[],
+            // An effect may always still arrive: when the question is asked, and when the handler starts.
+            Remote::Late if reruns => &[Invariant::AskedInTime, Invariant::OneEffect],
+            Remote::Late => &[Invariant::AskedInTime],
+            // The handler starts because the remote system denies an effect that it has.
+            Remote::Lying if reruns => &[Invariant::OneEffect],
+            Remote::Lying => &[],
         }
     }
 

@@ -109,6 +109,16 @@ pub(super) fn reconcile() -> Vec<Configuration> {
             ..few()
         },
         Configuration {
+            name: "reconcile, at most once, late effects",
+            reconciler: by(Remote::Late),
+            ..once()
+        },
+        Configuration {
+            name: "reconcile, at most once, reruns, wrong answers",
+            reconciler: reruns(Remote::Lying),
+            ..once()
+        },
+        Configuration {
             name: "reconcile, at most once, wrong answers",
             reconciler: by(Remote::Lying),
             attempts: 2,
