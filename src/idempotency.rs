@@ -13,6 +13,8 @@ pub use reconcile::{Found, Reconciled};
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
+use serde::{Serialize, de::DeserializeOwned};
+
 use crate::{
     error::{Error, ErrorKind},
     internal::SettingsExt as _,
@@ -23,6 +25,7 @@ use crate::{
     run::{
         context::surrounding,
         driver::{Driver, Way},
+        handle::ClaimHandle,
         replay::Replay,
     },
     settings::{Mode, Settings},
@@ -382,6 +385,75 @@ impl Idempotency {
         }
         let driver = Driver { settings: Arc::new(settings), ..self.driver.clone() };
         Ok(Self { driver, ..self.clone() })
+    }
+
+    /// Asks for the effect of a record's attempt that ended without an answer, and records what was found. Use it for
+    /// records that aren't redelivered: from a schedule, over the records of
+    /// [`scan`](crate::store::dynamodb::DynamoDbStore::scan). The question gets only the new claim, whose
+    /// [`derive_key`](crate::ClaimHandle::derive_key) gives the same keys as the handler's.
+    ///
+    /// Returns whether the operation has an outcome now. If not, the effect didn't happen, or the key is free: nothing can
+    /// run the handler here, so the record stays as it is for the next delivery, which asks again.
+    ///
+    /// The recorded outcome is JSON, as [`run`](Operation::run) and the batch workers replay it.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{ClaimHandle, Error, Found, Idempotency};
+    /// # use lambda_idempotency::store::{Record, Status, StoredKey};
+    /// # async fn find(_: &str) -> Result<Option<String>, std::io::Error> { Ok(None) }
+    /// /// Settles the charges whose attempts ended without an answer.
+    /// async fn settle(idempotency: &Idempotency, records: Vec<(StoredKey, Record)>) -> Result<(), Error> {
+    ///     for (key, record) in records.iter().filter(|(_, record)| record.status() == Status::Started) {
+    ///         let question = async |claim: ClaimHandle| {
+    ///             Ok(find(&claim.derive_key("charge")).await?.map_or(Found::DidNotHappen, Found::Happened))
+    ///         };
+    ///         match idempotency.reconcile_record(key, record, question).await {
+    ///             Err(error) if error.retry_after().is_some() => {} // still running, or not known yet
+    ///             settled => println!("{key}: settled: {}", settled?),
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Same as [`Reconciled::run`]: [`ErrorKind::InProgress`] while a claim is live, or until the question may be asked;
+    /// [`ErrorKind::OutcomeUnknown`] under at-most-once if the effect wasn't found. [`ErrorKind::Invalid`] as in
+    /// [`reconcile`](Operation::reconcile).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the record to the next attempt, once the lease has ended.
+    pub async fn reconcile_record<T, Q>(
+        &self,
+        key: &StoredKey,
+        record: &Record,
+        question: Q,
+    ) -> Result<bool, Error>
+    where
+        T: Serialize + DeserializeOwned,
+        Q: AsyncFnOnce(ClaimHandle) -> Result<Found<T>, Box<dyn std::error::Error + Send + Sync>>,
+    {
+        reconcile::record(&self.asking()?, key, record, question).await
+    }
+
+    /// Returns a clone whose operations have a reconciler.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for settings under which a handler may run without the question.
+    pub(crate) fn asking(&self) -> Result<Self, Error> {
+        let invalid = |why| Err(Error::new(ErrorKind::Invalid, why));
+        if let Way::Optimistic { .. } = self.way() {
+            return invalid(
+                "an optimistic operation has no claim, so no attempt can be reconciled: use a claim",
+            );
+        }
+        if self.settings().fail_open {
+            return invalid("with fail_open, a handler may run without the question: set fail_open to false");
+        }
+        Ok(Self { driver: Driver { is_reconciled: true, ..self.driver.clone() }, ..self.clone() })
     }
 
     pub(crate) fn way(&self) -> Way {

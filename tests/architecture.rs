@@ -89,6 +89,7 @@ const ORDER_OF_RUN: &[&str] = &[
     "optimistic",
     "extension",
     "right",
+    "question",
     "protect",
     "in_transaction",
 ];
@@ -127,7 +128,7 @@ const MOST_NAMES: usize = 30;
 
 const LONGEST_FILE: usize = 600;
 /// The most lines of `protocol.rs`, which has the machine's types and its dispatch. The rules are in its modules.
-const LONGEST_DISPATCH: usize = 250;
+const LONGEST_DISPATCH: usize = 260;
 
 /// The names of clocks, and of functions that read a clock or wait. Only `time/clock.rs` may contain these names. Even an
 /// import counts, since a file could read the clock through an alias.

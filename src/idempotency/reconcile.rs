@@ -13,7 +13,7 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    error::{Error, ErrorKind, RecordedFailure, RunError},
+    error::{Error, RecordedFailure, RunError},
     format::{Format, Json},
     idempotency::{Idempotency, Operation, operation::Failing},
     invocation::Invocation,
@@ -21,7 +21,7 @@ use crate::{
     record::Record,
     run::{
         context::current,
-        driver::{Driver, Way},
+        driver::Way,
         handle::ClaimHandle,
         protect::{Protected, Target, protect_asking},
         question::{Asked, NoOutcome},
@@ -112,7 +112,7 @@ impl<F: Format> Operation<F> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for an [optimistic](crate::Idempotency::optimistic) operation, which has no claims, and with
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an [optimistic](crate::Idempotency::optimistic) operation, which has no claims, and with
     /// [`fail_open`](crate::settings::Settings::fail_open), under which a handler may run without the question.
     ///
     /// [`Failure::unknown`]: crate::Failure::unknown
@@ -152,7 +152,7 @@ impl<P: ?Sized, T, Q, F: Format> Reconciled<P, T, Q, F> {
     /// # Errors
     ///
     /// Same as [`Operation::run`], and while it's unknown whether the earlier attempt had its effect:
-    /// [`ErrorKind::InProgress`] with the time until the next question, or [`ErrorKind::OutcomeUnknown`] under at-most-once
+    /// [`ErrorKind::InProgress`](crate::ErrorKind::InProgress) with the time until the next question, or [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) under at-most-once
     /// without [`rerun_when_absent`](crate::settings::Settings::rerun_when_absent).
     ///
     /// # Panics
@@ -236,97 +236,39 @@ pub(crate) fn asked<T, U>(
     }
 }
 
-impl Idempotency {
-    /// Asks for the effect of a record's attempt that ended without an answer, and records what was found. Use it for
-    /// records that aren't redelivered: from a schedule, over the records of
-    /// [`scan`](crate::store::dynamodb::DynamoDbStore::scan). The question gets only the new claim, whose
-    /// [`derive_key`](ClaimHandle::derive_key) gives the same keys as the handler's.
-    ///
-    /// Returns whether the operation has an outcome now. If not, the effect didn't happen, or the key is free: nothing can
-    /// run the handler here, so the record stays as it is for the next delivery, which asks again.
-    ///
-    /// The recorded outcome is JSON, as [`Operation::run`] and the batch workers replay it.
-    ///
-    /// ```
-    /// # use lambda_idempotency::{ClaimHandle, Error, Found, Idempotency};
-    /// # use lambda_idempotency::store::{Record, Status, StoredKey};
-    /// # async fn find(_: &str) -> Result<Option<String>, std::io::Error> { Ok(None) }
-    /// /// Settles the charges whose attempts ended without an answer.
-    /// async fn settle(idempotency: &Idempotency, records: Vec<(StoredKey, Record)>) -> Result<(), Error> {
-    ///     for (key, record) in records.iter().filter(|(_, record)| record.status() == Status::Started) {
-    ///         let question = async |claim: ClaimHandle| {
-    ///             Ok(find(&claim.derive_key("charge")).await?.map_or(Found::DidNotHappen, Found::Happened))
-    ///         };
-    ///         match idempotency.reconcile_record(key, record, question).await {
-    ///             Err(error) if error.retry_after().is_some() => {} // still running, or not known yet
-    ///             settled => println!("{key}: settled: {}", settled?),
-    ///         }
-    ///     }
-    ///     Ok(())
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Same as [`Reconciled::run`]: [`ErrorKind::InProgress`] while a claim is live, or until the question may be asked;
-    /// [`ErrorKind::OutcomeUnknown`] under at-most-once if the effect wasn't found. [`ErrorKind::Invalid`] as in
-    /// [`Operation::reconcile`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves the record to the next attempt, once the lease has ended.
-    pub async fn reconcile_record<T, Q>(
-        &self,
-        key: &StoredKey,
-        record: &Record,
-        question: Q,
-    ) -> Result<bool, Error>
-    where
-        T: Serialize + DeserializeOwned,
-        Q: AsyncFnOnce(ClaimHandle) -> Result<Found<T>, Box<dyn StdError + Send + Sync>>,
-    {
-        let asking = self.asking()?;
-        let driver = asking.driver();
-        let target = Target {
-            key: key.clone(),
-            fingerprint: record.fingerprint,
-            invocation: asking.invocation(),
-            cut_off: None,
-            way: Way::Claimed,
-            inside: None,
-        };
-        let question = async |claim: ClaimHandle| {
-            let found = question(claim).await;
-            asked(found, |value| (Verdict::result::<T, Json>(key, &value), true), |_| true)
-        };
-        let judge = |is_takeover: bool, _| match is_takeover {
-            true => (Verdict::Unanswered { until: Some(driver.now()) }, false),
-            false => (Verdict::Release { interrupted: false }, false),
-        };
-        // In place of the handler.
-        let nothing = async || current().is_some_and(|claim| claim.is_takeover());
-        let again = |_| None::<Ready<bool>>;
-        match protect_asking(driver, target, nothing, judge, again, Some(question)).await? {
-            Protected::Ran(is_settled) | Protected::RanUnrecorded(is_settled) => Ok(is_settled),
-            Protected::Replayed(_) => Ok(true),
-        }
-    }
-
-    /// Returns a clone whose operations have a reconciler.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Invalid`] for settings under which a handler may run without the question.
-    pub(crate) fn asking(&self) -> Result<Self, Error> {
-        let invalid = |why| Err(Error::new(ErrorKind::Invalid, why));
-        if let Way::Optimistic { .. } = self.way() {
-            return invalid(
-                "an optimistic operation has no claim, so no attempt can be reconciled: use a claim",
-            );
-        }
-        if self.settings().fail_open {
-            return invalid("with fail_open, a handler may run without the question: set fail_open to false");
-        }
-        Ok(Self { driver: Driver { is_reconciled: true, ..self.driver.clone() }, ..self.clone() })
+/// Reconciles one record; see [`Idempotency::reconcile_record`].
+pub(super) async fn record<T, Q>(
+    asking: &Idempotency,
+    key: &StoredKey,
+    record: &Record,
+    question: Q,
+) -> Result<bool, Error>
+where
+    T: Serialize + DeserializeOwned,
+    Q: AsyncFnOnce(ClaimHandle) -> Result<Found<T>, Box<dyn StdError + Send + Sync>>,
+{
+    let driver = asking.driver();
+    let target = Target {
+        key: key.clone(),
+        fingerprint: record.fingerprint,
+        invocation: asking.invocation(),
+        cut_off: None,
+        way: Way::Claimed,
+        inside: None,
+    };
+    let question = async |claim: ClaimHandle| {
+        let found = question(claim).await;
+        asked(found, |value| (Verdict::result::<T, Json>(key, &value), true), |_| true)
+    };
+    let judge = |is_takeover: bool, _| match is_takeover {
+        true => (Verdict::Unanswered { until: Some(driver.now()) }, false),
+        false => (Verdict::Release { interrupted: false }, false),
+    };
+    // In place of the handler.
+    let nothing = async || current().is_some_and(|claim| claim.is_takeover());
+    let again = |_| None::<Ready<bool>>;
+    match protect_asking(driver, target, nothing, judge, again, Some(question)).await? {
+        Protected::Ran(is_settled) | Protected::RanUnrecorded(is_settled) => Ok(is_settled),
+        Protected::Replayed(_) => Ok(true),
     }
 }

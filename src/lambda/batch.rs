@@ -388,12 +388,9 @@ impl<R> Batch<R> {
     }
 
     /// Asks `question` before a record's handler runs again after an attempt that ended without an answer, as
-    /// [`Operation::reconcile`](crate::Operation::reconcile) does. The question gets the new claim and the record. `T` is
-    /// the type that the handler returns.
+    /// [`Operation::reconcile`](crate::Operation::reconcile) does. `T` is the type that the handler returns.
     ///
-    /// While it's unknown whether the earlier attempt had its effect, the record is redelivered. With the feature
-    /// `sqs-visibility`, `hide_while_in_progress` hides a message until the next question. In a stream, each question uses
-    /// up one of `MaximumRetryAttempts`, and holds the shard up.
+    /// Without an answer yet, the record is redelivered: see [the guide](crate::guide::reconcile#batches-and-whole-handlers).
     ///
     /// ```
     /// # use lambda_idempotency::{Failure, Found, Idempotency, Key, lambda::batch::SqsMessage, store::memory::MemoryStore};

@@ -4,7 +4,10 @@ use std::{future::Future, sync::Arc};
 
 use serde::Serialize;
 
-use super::{handlers::Handlers, run::Reason};
+use super::{
+    handlers::Handlers,
+    run::{Question, Reason},
+};
 use crate::{
     error::{Error, RecordedFailure},
     failure::{ErrorPolicy, Failure, OnError},
@@ -23,10 +26,6 @@ use crate::{
 
 /// Returns the key of a record's operation.
 pub(super) type KeyOf<R> = Arc<dyn Fn(&R) -> Result<Option<Key>, Error> + Send + Sync>;
-
-/// Asks for the effect of an earlier attempt at one record.
-pub(super) type Question<'a> =
-    Box<dyn FnOnce(ClaimHandle) -> BoxFuture<'a, Asked<Result<(), Reason>>> + Send + 'a>;
 
 /// A reconciler's question about a record, without its result type.
 pub(super) type QuestionOf<R> =

@@ -18,7 +18,6 @@ use serde_json::value::RawValue;
 
 use super::{
     Batch, answer,
-    handler::Question,
     handlers::Handlers,
     lanes::{Lane, Plan, Planned, Work},
     record::{Record, Split, Way},
@@ -28,6 +27,7 @@ use crate::{
     error::{Error, ErrorKind},
     failure::Failure,
     fingerprint::Fingerprint,
+    future::BoxFuture,
     internal::FailureExt as _,
     internal::SettingsExt as _,
     invocation::{Invocation, Stage},
@@ -37,6 +37,7 @@ use crate::{
     run::{
         context::{OperationContext, within},
         driver::Driver,
+        handle::ClaimHandle,
         protect::{Protected, Stopped, Target},
         question::Asked,
         watch::{caught, until},
@@ -82,6 +83,10 @@ pub(super) enum Reason {
     Behind,
     NoTimeLeft,
 }
+
+/// Asks for the effect of an earlier attempt at one record.
+pub(super) type Question<'a> =
+    Box<dyn FnOnce(ClaimHandle) -> BoxFuture<'a, Asked<Result<(), Reason>>> + Send + 'a>;
 
 /// One delivery of a batch.
 struct Delivery<'b, R> {

@@ -3,11 +3,43 @@
 use std::time::Duration;
 
 use crate::{
-    protocol::{End, Held, Intent, Next, Plan, Refusal, over, plan::Task},
+    protocol::{
+        self, End, Held, Intent, Next, Phase, Plan, Refusal, over,
+        plan::{INTERRUPTED_LEASE, Task},
+    },
     record::{Mark, Owner, Record, State, Status},
+    settings::LONGEST_WAIT,
     store::Put,
     time::Timestamp,
 };
+
+impl protocol::State {
+    /// Whether the claim that's held must first ask for the effect of an earlier attempt.
+    pub fn is_asking(&self) -> bool {
+        matches!(&self.phase, Phase::Held(running) | Phase::Extending { running, .. } if running.is_asking)
+    }
+
+    /// Returns the intent for a claim that ended at `now` without an answer.
+    ///
+    /// After a question, its lease ends when the question is to be asked again, or after 10 seconds if nothing says when.
+    /// After a handler, it ends when the handler's effect has arrived, if ever: after 10 seconds, or later if the reconciler
+    /// says so. Without a reconciler, a lease that ends sooner stays.
+    pub fn unanswered(&self, now: Timestamp, ask_again_after: Option<Duration>) -> Intent {
+        let until = |wait: Duration| now.saturating_add(wait.min(LONGEST_WAIT));
+        let until = match (self.plan.rules.reconcile, self.held()) {
+            (Some(_), _) if self.is_asking() => until(ask_again_after.unwrap_or(INTERRUPTED_LEASE)),
+            (Some(reconcile), _) => until(INTERRUPTED_LEASE.max(reconcile.arrives_within)),
+            (None, held) => {
+                let lease_until = held.map_or(self.plan.limits.lease_until, |held| held.lock.lease_until);
+                until(INTERRUPTED_LEASE).min(lease_until)
+            }
+        };
+        // If the lease stayed the same, an extension that's still on its way would be applied, and replace the mark.
+        let is_marked = self.plan.rules.reconcile.is_some();
+        let is_same = is_marked && self.held().is_some_and(|held| held.lock.lease_until == until);
+        Intent::Unanswered { until: until.saturating_add(Duration::from_millis(is_same.into())) }
+    }
+}
 
 /// Returns the put that carries out `task` for `held` at `now`. An outcome expires after `retention`.
 pub(super) fn of(plan: &Plan, retention: Duration, now: Timestamp, held: &Held, task: &Task) -> Put {
