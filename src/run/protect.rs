@@ -108,8 +108,11 @@ pub(crate) fn as_it_is<T: 'static>(answer: AnyAnswer) -> Option<Ready<T>> {
 
 pub(crate) use crate::run::question::Stopped;
 
+/// The type of a question that isn't asked.
+type NeverAsked<U> = fn(ClaimHandle) -> Ready<Asked<U>>;
+
 /// The question of an operation without a reconciler.
-pub(crate) fn never_asked<U>() -> Option<fn(ClaimHandle) -> Ready<Asked<U>>> {
+pub(crate) fn never_asked<U>() -> Option<NeverAsked<U>> {
     None
 }
 

@@ -229,10 +229,10 @@ impl Faulty {
                 Sabotage::ExtensionForgetsInterrupted if Act::of(put) == Act::Extend => {
                     record.mark = Mark::None;
                 }
-                Sabotage::SettlementForgetsInterrupted if is_settled(&record) => {
-                    if record.status() != Status::Released {
-                        record.mark = Mark::None;
-                    }
+                Sabotage::SettlementForgetsInterrupted
+                    if is_settled(&record) && record.status() != Status::Released =>
+                {
+                    record.mark = Mark::None;
                 }
                 Sabotage::ExpiryOnlyGrows => record.expires_at = record.expires_at.max(current.expires_at),
                 _ => {}
