@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods, reason = "some handlers sleep, as a user's handler would")]
 
 mod drive;
+mod reconcilers;
 mod right;
 mod world;
 mod wrong;
@@ -84,8 +85,23 @@ fn lost_updates_are_caught() {
 }
 
 #[test]
+fn wrong_reconcilers_are_caught() {
+    let (handlers, advice): (Vec<_>, Vec<_>) = reconcilers::wrong().into_iter().unzip();
+    let rows: Vec<_> = handlers.into_iter().map(drive::tried).collect();
+    println!("{}", drive::table(&rows));
+    for (row, advice) in rows.iter().zip(advice) {
+        let is_given = row.report.findings().iter().any(|finding| finding.advice.contains(advice));
+        assert!(is_given, "{}: {}", row.name, row.report);
+    }
+}
+
+#[test]
 fn right_handlers_raise_no_alarm() {
-    let all = right().into_iter().chain(right::by_source::all()).chain(right::by_state::all());
+    let all = right()
+        .into_iter()
+        .chain(right::by_source::all())
+        .chain(right::by_state::all())
+        .chain([reconcilers::right()]);
     let rows: Vec<_> = all.map(drive::tried).collect();
     println!("{}", drive::table(&rows));
     let alarms: Vec<_> = rows
@@ -93,6 +109,6 @@ fn right_handlers_raise_no_alarm() {
         .filter(|row| row.is_caught())
         .map(|row| format!("{}: {}", row.name, row.report))
         .collect();
-    assert_eq!(rows.len(), 43);
+    assert_eq!(rows.len(), 44);
     assert!(alarms.is_empty(), "{}", alarms.join("\n\n"));
 }

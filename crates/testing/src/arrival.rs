@@ -82,8 +82,7 @@ impl World {
             let is_applied = matches!(outcome, CommitOutcome::Answered(PutOutcome::Applied));
             let mut state = self.state();
             if is_applied {
-                let is_for_ever = put.record().is_at_most_once_claim();
-                state.deliveries[delivery].noted(&key, call, is_for_ever, true);
+                state.deliveries[delivery].noted(&key, &put, true);
             }
             state.trace.push(Told::Arrived { delivery, call, is_applied });
         }

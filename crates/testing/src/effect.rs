@@ -23,6 +23,8 @@ pub(super) enum Origin {
     Recorded,
     /// [`Ledger::call`](super::Ledger::call).
     Called,
+    /// [`Ledger::send`](super::Ledger::send).
+    Sent,
     /// A staged write of this item, with this condition.
     Staged(String, Guard),
 }
@@ -55,7 +57,7 @@ impl Happened {
     pub(super) fn what(&self) -> &str {
         match &self.origin {
             Origin::Staged(item, _) => item,
-            Origin::Recorded | Origin::Called => &self.detail,
+            Origin::Recorded | Origin::Called | Origin::Sent => &self.detail,
         }
     }
 }

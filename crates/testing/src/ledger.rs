@@ -43,8 +43,21 @@ pub struct Effect {
     pub detail: String,
     /// The idempotency key that the remote system got.
     pub key: Option<String>,
+    /// The receipt that the remote system gave.
+    pub receipt: String,
     /// The number of the delivery in which the effect happened, from 1.
     pub delivery: usize,
+}
+
+/// What a remote system says of an effect that someone asks for, from [`Ledger::find`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The effect happened.
+    Found(Effect),
+    /// The remote system has the request, but hasn't done it yet. Ask again later.
+    OnItsWay,
+    /// The remote system knows nothing of it.
+    Nothing,
 }
 
 /// A remote system gave no answer, so the effect may have happened. A retry may succeed.
@@ -105,6 +118,78 @@ impl Ledger {
         }
     }
 
+    /// Sends a request to a remote system that doesn't deduplicate, and returns its receipt. Each request counts. The
+    /// remote system keeps the `reference`, so that [`find`](Self::find) can ask for it. Use this for a system that a
+    /// [reconciler] asks.
+    ///
+    /// [reconciler]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.reconcile
+    ///
+    /// ```
+    /// use lambda_idempotency::{ClaimHandle, Failure, Found, Idempotency, Key, RunError, current};
+    /// use lambda_idempotency_testing::{Ledger, Lookup};
+    /// use std::time::Duration;
+    ///
+    /// async fn pay(idempotency: &Idempotency, gateway: &Ledger, order: &str) -> Result<String, RunError<Failure>> {
+    ///     let question = async |claim: ClaimHandle, order: &str| {
+    ///         Ok(match gateway.find("charge", &claim.derive_key("charge")).await? {
+    ///             Lookup::Found(charge) if charge.detail == order => Found::Happened(charge.receipt),
+    ///             Lookup::Found(_) => return Err("the gateway has another charge under this key".into()),
+    ///             Lookup::OnItsWay => Found::NotKnownYet { ask_again_after: Duration::from_secs(60) },
+    ///             Lookup::Nothing => Found::DidNotHappen,
+    ///         })
+    ///     };
+    ///     let charge = async || {
+    ///         let reference = current().ok_or("not protected")?.derive_key("charge");
+    ///         gateway.send("charge", &reference, order).await.map_err(Failure::unknown)
+    ///     };
+    ///     idempotency.operation("charge")?.reconcile(question)?.run(Key::new(order)?, order, charge).await
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NoAnswer`], if the test or the schedule has a fault for this call.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the effect may have happened.
+    pub async fn send(
+        &self,
+        effect: &str,
+        reference: &str,
+        detail: impl fmt::Display,
+    ) -> Result<String, NoAnswer> {
+        let detail = detail.to_string();
+        self.answered(Point::BeforeEffect, effect).await?;
+        let receipt = self.happen(effect, Some(reference), detail, Origin::Sent);
+        self.answered(Point::AfterEffect, effect).await?;
+        match receipt {
+            Some(receipt) => Ok(receipt),
+            None => pending().await,
+        }
+    }
+
+    /// Asks the remote system for an effect that was [sent](Self::send) with this reference. Returns the first one if
+    /// there are several.
+    ///
+    /// In two of three schedules of [`survive()`](crate::survive()), the first question for an effect that happened is
+    /// answered with [`Lookup::OnItsWay`], or isn't answered.
+    ///
+    /// # Errors
+    ///
+    /// [`NoAnswer`], if the schedule says so.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future has no effect.
+    pub async fn find(&self, effect: &str, reference: &str) -> Result<Lookup, NoAnswer> {
+        // A dead process gets no answer.
+        let Some(found) = self.world.state().asked(self.process, effect, reference) else {
+            return pending().await;
+        };
+        found
+    }
+
     async fn answered(&self, point: Point, effect: &str) -> Result<(), NoAnswer> {
         let Some(fault) = self.world.pass(self.process, point, Some(effect)).await else { return Ok(()) };
         delay(fault).await;
@@ -158,6 +243,7 @@ impl From<&Happened> for Effect {
             name: happened.name.clone(),
             detail: happened.detail.clone(),
             key: happened.key.clone(),
+            receipt: happened.receipt.clone(),
             delivery: happened.delivery + 1,
         }
     }

@@ -180,7 +180,7 @@ pub use function::{Answer, Function};
 pub use given::Given;
 pub use keys::{Changes, KeyReport, key_of};
 pub use lambda_idempotency_core::internal::testing::{Declined, Transaction};
-pub use ledger::{Effect, Ledger, NoAnswer};
+pub use ledger::{Effect, Ledger, Lookup, NoAnswer};
 pub use point::{Call, Point};
 pub use random::Random;
 pub use sources::{FrontEnd, HttpRequest};

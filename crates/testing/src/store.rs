@@ -62,8 +62,7 @@ impl BenchStore {
         let mut outcome = self.apply(request);
         match &mut outcome {
             CommitOutcome::Answered(PutOutcome::Applied) => {
-                let is_for_ever = put.record().is_at_most_once_claim();
-                self.world.applied(self.process, key, call, is_for_ever);
+                self.world.applied(self.process, key, put);
                 let after = self.world.pass(self.process, Point::After(call), None).await;
                 if after == Some(Fault::Retry) {
                     outcome = self.apply(request);

@@ -2,6 +2,7 @@
 
 use super::{
     effect::Happened,
+    ledger::{Lookup, NoAnswer},
     point::Call,
     world::{Delivered, Told},
 };
@@ -50,6 +51,15 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
             };
             let late = if effect.is_late { ", AFTER its answer" } else { "" };
             format!("  {} `{}` happened{again}: {}{key}{late}", delivery + 1, effect.name, effect.detail)
+        }
+        Told::Asked { delivery, effect, reference, answer } => {
+            let answer = match answer {
+                Ok(Lookup::Found(found)) => format!("it happened: {}", found.detail),
+                Ok(Lookup::OnItsWay) => "it's on its way".to_owned(),
+                Ok(Lookup::Nothing) => "nothing is known of it".to_owned(),
+                Err(NoAnswer) => "no answer".to_owned(),
+            };
+            format!("  {} asked for `{effect}` under the key {reference}: {answer}", delivery + 1)
         }
         Told::Arrived { delivery, call, is_applied } => {
             let fate = if *is_applied { "applied" } else { "refused" };

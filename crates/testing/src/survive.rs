@@ -1,5 +1,6 @@
 //! [`survive`]: delivers an event in hundreds of schedules with faults, in virtual time.
 
+mod asked;
 mod judge;
 mod plan;
 mod play;

@@ -14,7 +14,7 @@ use std::{
 
 use lambda_idempotency_core::{
     StoredKey,
-    store::{BoxFuture, Owner, memory::MemoryStore},
+    store::{BoxFuture, Mark, Owner, Put, memory::MemoryStore},
     time::{Clock, Timestamp},
 };
 
@@ -23,6 +23,7 @@ use super::{
     fault::Fault,
     function::{Caller, caller},
     given::Given,
+    ledger::{Effect, Lookup, NoAnswer},
     point::{Call, Point},
     random::Random,
     request::Late,
@@ -59,6 +60,10 @@ pub(super) struct State {
     pub(super) effects: Vec<Happened>,
     /// The effects that happened under a key, by name and key: a remote system deduplicates them.
     pub(super) known: HashMap<(String, String), usize>,
+    /// How often each effect that happened was asked for, by name and reference.
+    asked: HashMap<(String, String), usize>,
+    /// The number of the schedule. It decides how the first question for an effect is answered.
+    schedule: u64,
     pub(super) trace: Vec<Told>,
     /// The state in which the next delivery finds its key.
     pub(super) given: Option<Given>,
@@ -117,7 +122,9 @@ pub(super) struct Delivered {
 
 impl Delivered {
     /// Notes a write that was applied. If a claim arrives late, no handler runs under it.
-    pub(super) fn noted(&mut self, key: &StoredKey, call: Call, is_for_ever: bool, is_late: bool) {
+    pub(super) fn noted(&mut self, key: &StoredKey, put: &Put, is_late: bool) {
+        let (call, is_for_ever) = (Call::of(put), put.record().is_at_most_once_claim());
+        let is_unanswered = put.record().mark == Mark::Unanswered;
         if call.is_claim() {
             if is_for_ever {
                 self.at_most_once.insert(key.clone());
@@ -126,7 +133,11 @@ impl Delivered {
                 self.has_run = true;
                 self.holds.insert(key.clone());
             }
-        } else if call != Call::Extend {
+        } else if call == Call::Extend {
+            if is_unanswered {
+                self.holds.remove(key);
+            }
+        } else {
             self.holds.remove(key);
             // After a recorded failure, the key stays, since retries may still be refused.
             if matches!(call, Call::Complete | Call::Release) {
@@ -216,6 +227,7 @@ pub(super) enum Told {
     Wrote { delivery: usize, call: Call },
     Happened { delivery: usize, effect: usize },
     Deduplicated { delivery: usize, effect: usize, detail: String },
+    Asked { delivery: usize, effect: String, reference: String, answer: Result<Lookup, NoAnswer> },
     Arrived { delivery: usize, call: Call, is_applied: bool },
     Fault { delivery: usize, point: Point, fault: Fault, effect: Option<String> },
     Ended { delivery: usize, how: String },
@@ -247,6 +259,8 @@ impl World {
             dead: Vec::new(),
             effects: Vec::new(),
             known: HashMap::new(),
+            asked: HashMap::new(),
+            schedule: seed,
             trace: Vec::new(),
             given: None,
             unreadable: HashMap::new(),
@@ -368,10 +382,11 @@ impl World {
     }
 
     /// Notes that the store applied a write of this process.
-    pub(super) fn applied(&self, process: usize, key: &StoredKey, call: Call, is_for_ever: bool) {
+    pub(super) fn applied(&self, process: usize, key: &StoredKey, put: &Put) {
         let mut state = self.state();
         let Some(at) = state.at_work(process) else { return };
-        state.deliveries[at].noted(key, call, is_for_ever, false);
+        state.deliveries[at].noted(key, put, false);
+        let call = Call::of(put);
         if call != Call::Extend {
             state.trace.push(Told::Wrote { delivery: at, call });
         }
@@ -488,12 +503,15 @@ impl State {
         key: Option<&str>,
         origin: Origin,
     ) -> String {
-        if let Some(&effect) = key.and_then(|key| self.known.get(&(name.to_owned(), key.to_owned()))) {
+        let deduplicates = origin != Origin::Sent;
+        if let Some(&effect) =
+            key.filter(|_| deduplicates).and_then(|key| self.known.get(&(name.to_owned(), key.to_owned())))
+        {
             self.trace.push(Told::Deduplicated { delivery: at, effect, detail });
             return self.effects[effect].receipt.clone();
         }
         let effect = self.effects.len();
-        if let Some(key) = key {
+        if let Some(key) = key.filter(|_| deduplicates) {
             self.known.insert((name.to_owned(), key.to_owned()), effect);
         }
         // The receipt is the same in every schedule, so that answers can be compared.
@@ -521,6 +539,37 @@ impl State {
         self.effects.push(happened);
         self.trace.push(Told::Happened { delivery: at, effect });
         receipt
+    }
+}
+
+impl State {
+    /// Answers a question for an effect that was sent with this reference. `None` if the process is dead.
+    pub(super) fn asked(
+        &mut self,
+        process: usize,
+        name: &str,
+        reference: &str,
+    ) -> Option<Result<Lookup, NoAnswer>> {
+        let delivery = self.at_work(process)?;
+        let is_sent = |effect: &&Happened| {
+            effect.origin == Origin::Sent && effect.name == name && effect.key.as_deref() == Some(reference)
+        };
+        let found = self.effects.iter().find(is_sent).map(Effect::from);
+        let answer = match found {
+            None => Ok(Lookup::Nothing),
+            Some(found) => {
+                let times = self.asked.entry((name.to_owned(), reference.to_owned())).or_default();
+                *times += 1;
+                match self.schedule % 3 {
+                    1 if *times == 1 => Ok(Lookup::OnItsWay),
+                    2 if *times == 1 => Err(NoAnswer),
+                    _ => Ok(Lookup::Found(found)),
+                }
+            }
+        };
+        let (effect, reference) = (name.to_owned(), reference.to_owned());
+        self.trace.push(Told::Asked { delivery, effect, reference, answer: answer.clone() });
+        Some(answer)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use lambda_idempotency_core::ErrorKind::{InProgress, Mismatch};
 
-use super::play::Played;
+use super::{asked, play::Played};
 use crate::{
     effect::{Happened, Origin},
     event::{ids_of, is_of_queue},
@@ -450,6 +450,9 @@ fn advice_for_repeated(played: &Played, name: &str, event: &str) -> String {
         return "The retry had another idempotency key. Take the key from fields that stay the same when the sender \
                 repeats the request. `key_of` lists which fields change the key."
             .to_owned();
+    }
+    if first.origin == Origin::Sent {
+        return asked::advice(played, first, last);
     }
     if first.key.is_some() && last.key.is_some() {
         return format!(

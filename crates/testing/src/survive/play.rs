@@ -16,6 +16,7 @@ use crate::{
     event::{Event, ids_of, is_of_queue, with_records},
     fault::Fault,
     function::{Answer, Function},
+    point::Point,
     stage::{How, Stage},
     time::VirtualTime,
     world::{Delivered, Orders, Told, World, inside},
@@ -25,6 +26,8 @@ use crate::{
 const MORE: u32 = 5;
 /// How many times a batch's source delivers a record that fails in every delivery, before it gives up on the record.
 const RECEIVES: usize = 2;
+/// How long after the lease a refused duplicate comes, and then another one, since the first question may get no answer: longer than any usual `effects_arrive_within`.
+const ARRIVED: Duration = Duration::from_secs(15 * 60);
 /// How long spawned tasks may run after the last answer.
 const DRAIN: Duration = Duration::from_secs(120);
 
@@ -209,6 +212,24 @@ pub(crate) fn in_turn(
     })
 }
 
+/// Delivers an event. After its record has expired, delivers another event, whose first attempt dies before its effect.
+pub(super) fn reused(subject: &Subject<'_>, event: &Arc<str>, other: &Arc<str>) -> std::io::Result<Played> {
+    in_a_world(subject, 0, async |scene| {
+        scene.settle(event, false, "the event").await;
+        let world = Arc::clone(&scene.stage.world);
+        let last = world.records.all().iter().filter_map(|(_, record)| record.expires_at).max();
+        let left = world.now().until(last.unwrap_or_default());
+        scene.stage.wait(left.saturating_add(BEYOND_LEASES)).await;
+        let what = "after the retention, the same key with different content";
+        let dies = vec![Orders::At(Point::BeforeEffect, Fault::Die)];
+        scene.deliver(Arc::clone(other), dies, false, what).await;
+        let left = scene.stage.until_stale(DRAIN);
+        scene.stage.wait(left).await;
+        scene.settle(other, false, "that event again").await;
+        scene.stage.wait(DRAIN).await;
+    })
+}
+
 /// Delivers one event after the other, each in its own process, with a pause before each.
 pub(super) fn serially(
     subject: &Subject<'_>,
@@ -319,18 +340,17 @@ impl Scene<'_> {
         }
     }
 
-    /// Delivers the event although the operation is done. If this duplicate is refused, delivers it once more after the
-    /// lease has expired: a claim whose outcome couldn't be recorded stays until then.
+    /// Delivers the event although the operation is done. If this duplicate is refused, delivers it again after the
+    /// lease has expired: a claim whose outcome couldn't be recorded stays until then. With a reconciler, it stays until
+    /// its effect has had the time to arrive.
     async fn duplicate(&mut self, is_in_same_process: bool) {
-        for is_last in [false, true] {
+        for after in [Some(BEYOND_LEASES), Some(ARRIVED), Some(ARRIVED), None] {
             let (_, how) = self.next(Vec::new(), is_in_same_process).await;
             let How::Answered(answer) = how else { return };
             let is_settled = answer.is_whole() || self.subject.is_failure(&answer);
             self.played.refused_duplicate = Some(answer).filter(|_| !is_settled);
-            if is_settled || is_last {
-                return;
-            }
-            let left = self.stage.until_stale(BEYOND_LEASES);
+            let Some(after) = after.filter(|_| !is_settled) else { return };
+            let left = self.stage.until_stale(after);
             self.stage.wait(left).await;
         }
     }

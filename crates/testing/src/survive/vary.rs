@@ -7,7 +7,7 @@ use lambda_idempotency_core::ErrorKind::Declined;
 use serde_json::Value;
 
 use super::{
-    Report,
+    Report, asked,
     judge::{Expected, Finding, Mistake, NO_SEED, Off, is_batch, story_of},
     play::{Played, Subject, in_turn},
     together,
@@ -55,6 +55,8 @@ pub(super) fn others(
         let played = in_turn(subject, &events, true, 0)?;
         report.schedules += 1;
         report.add(judge_conflict(&played, expected));
+        let (alone, own) = report.undisturbed(subject, conflicting)?;
+        asked::used_again(subject, (&event, first, expected), (conflicting, &alone, &own), report)?;
     }
     let mut fixed = FixedKeys::of(first);
     let mut siblings = Vec::new();
@@ -79,6 +81,7 @@ pub(super) fn others(
         if !alone.is_done || is_same || alone.given_up.len() != first.given_up.len() {
             continue;
         }
+        asked::used_again(subject, (&event, first, expected), (&json, &alone, &own), report)?;
         let what = format!("the same event with another `{field}`");
         let played = in_turn(subject, &[(&event, "the event"), (&json, &what)], true, 0)?;
         report.schedules += 1;
