@@ -206,14 +206,24 @@ impl<P: ?Sized, T, Q, F: Format> Reconciled<P, T, Q, F> {
         H: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let question = async |claim: ClaimHandle| {
-            let key = claim.key().clone();
-            let found = (self.question)(claim, payload).await;
-            let happened = |value| (Verdict::result::<T, F>(&key, &value), Ok(value));
-            asked(found, happened, |failure| Err(Failing::Final(failure, None)))
-        };
+        let question = |claim: ClaimHandle| put::<_, _, _, F, E>(&*self.question, claim, payload);
         self.operation.run_asking(key.borrow(), payload, operation, Some(question)).await
     }
+}
+
+/// Asks, and returns the answer as the verdict and the caller's answer. This isn't an async closure, because rustc can't
+/// prove that the future of one is `Send` inside a boxed future.
+async fn put<P, T, Q, F, E>(question: &Q, claim: ClaimHandle, payload: &P) -> Asked<Result<T, Failing<E>>>
+where
+    P: ?Sized,
+    T: Serialize + DeserializeOwned,
+    F: Format,
+    Q: AsyncFn(ClaimHandle, &P) -> Result<Found<T>, Box<dyn StdError + Send + Sync>>,
+{
+    let key = claim.key().clone();
+    let found = question(claim, payload).await;
+    let happened = |value| (Verdict::result::<T, F>(&key, &value), Ok(value));
+    asked(found, happened, |failure| Err(Failing::Final(failure, None)))
 }
 
 /// Returns the question's answer as the verdict and the caller's answer.

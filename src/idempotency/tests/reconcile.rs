@@ -344,3 +344,25 @@ async fn records_are_reconciled_by_themselves() {
     assert!(!ask(found()).await.unwrap());
     assert_eq!(asking.bench.record("a").status(), Status::Released);
 }
+
+/// Services behind `lambda_http`, and spawned tasks, need futures that are `Send`.
+#[tokio::test(start_paused = true)]
+async fn reconciled_runs_are_send() {
+    async fn send(gateway: &str, reference: &str) -> Result<String, TestError> {
+        tokio::task::yield_now().await;
+        Ok(format!("{gateway} {reference}"))
+    }
+    let bench = Bench::new();
+    let gateway: std::sync::Arc<str> = "gateway".into();
+    let ran = tokio::spawn(async move {
+        let remote = gateway.clone();
+        let question = async move |claim: ClaimHandle, _: &u32| {
+            let key = claim.derive_key(&remote);
+            tokio::task::yield_now().await;
+            Ok(Found::Happened(key))
+        };
+        let charge = bench.operation().reconcile(question).unwrap();
+        charge.run(Key::new("a").unwrap(), &1, || send(&gateway, "a")).await
+    });
+    assert_eq!(ran.await.unwrap().unwrap(), "gateway a");
+}

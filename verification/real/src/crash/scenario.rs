@@ -20,8 +20,11 @@ use super::{
     story::{Frozen, Story},
 };
 
-/// The maximum number of tries of a round. A try fails if its process doesn't reach the point in time.
-const TRIES: u32 = 10;
+/// The maximum number of tries of a round. A try fails if its process doesn't reach the point in time, or if a gateway
+/// loses its answer.
+const TRIES: u32 = 40;
+/// The time limit grows with the tries, up to this multiple.
+const LONGEST: u32 = 10;
 
 /// How the harness interrupts the process that pauses at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +165,7 @@ async fn play(
     ending: Ending,
     (round, tries): (u32, u32),
 ) -> Result<Option<Judged>> {
-    let limit = LIMIT * tries;
+    let limit = LIMIT * tries.min(LONGEST);
     let calls = [Call::Reclaim, Call::Release];
     let first_fails =
         calls.into_iter().any(|call| [Point::Before(call), Point::After(call)].contains(&point));
