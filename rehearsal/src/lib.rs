@@ -161,7 +161,7 @@ async fn rehearse(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Builds the function, and starts the embedded DynamoDB or connects to the one that the user named.
 async fn set_up(arguments: &Arguments) -> Result<World> {
-    let Subject { function, events, orders } = subject(arguments).await?;
+    let Subject { function, events, orders, charges } = subject(arguments).await?;
     let database = match &arguments.endpoint_url {
         Some(url) => Database::at(url).await?,
         None => Database::embedded().await?,
@@ -187,6 +187,7 @@ async fn set_up(arguments: &Arguments) -> Result<World> {
         is_payments,
         events,
         orders,
+        charges,
         expect,
         batch,
         is_transactional,
@@ -232,14 +233,15 @@ impl Interruptions {
     }
 }
 
-/// The function under test and its events. If it's the example function `payments`, also the example function `orders`.
+/// The function under test and its events. If it's the example function `payments`, also the other example functions.
 struct Subject {
     function: Function,
     events: Events,
     orders: Option<Orders>,
+    charges: Option<Function>,
 }
 
-/// Returns the user's function with its event, or builds both example functions and reads their events.
+/// Returns the user's function with its event, or builds the example functions and reads their events.
 async fn subject(arguments: &Arguments) -> Result<Subject> {
     if let Some(event) = &arguments.event {
         let mark = arguments.count_runs.clone();
@@ -264,7 +266,7 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
             Some(again) => Events { first: read(event)?, again: read(again)?, conflicting: None },
             None => Events::of_one(read(event)?),
         };
-        return Ok(Subject { function, events, orders: None });
+        return Ok(Subject { function, events, orders: None, charges: None });
     }
     let workspace = workspace();
     if !workspace.join("events/payments").is_dir() {
@@ -273,12 +275,13 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
              function with --function and --event",
         ));
     }
-    eprintln!("Building the example functions: cargo build --bin payments --bin orders");
+    eprintln!("Building the example functions: cargo build --bin payments --bin orders --bin charges");
     let events = Events::of_payments(&workspace.join("events/payments"))?;
     let function = Function::build_example(&workspace, "payments", "creating payment").await?;
     let orders = Function::build_example(&workspace, "orders", "shipping an order").await?;
     let orders = Some(Orders::new(orders, &workspace.join("events/orders"))?);
-    Ok(Subject { function, events, orders })
+    let charges = Some(Function::build_example(&workspace, "charges", "charging an order").await?);
+    Ok(Subject { function, events, orders, charges })
 }
 
 /// Returns the `IDEMPOTENCY_` variables, which are the layer's settings. The variables that choose a store are left

@@ -45,6 +45,8 @@ pub(crate) struct World {
     pub(crate) events: Events,
     /// The other example function, which takes batches; `None` when the function under test is a user's.
     pub(crate) orders: Option<Orders>,
+    /// The example function that charges at a gateway; `None` when the function under test is a user's.
+    pub(crate) charges: Option<Function>,
     /// How often the handler may run.
     pub(crate) expect: Expect,
     /// The source of the function's batches; `None` if it takes none.
@@ -104,6 +106,7 @@ pub(crate) struct Stage<'w> {
     function: &'w Function,
     makes_payments: bool,
     form: Form,
+    more_environment: Vec<(&'static str, String)>,
     tables: Tables,
     order: String,
     runs: Runs,
@@ -166,6 +169,19 @@ impl<'w> Stage<'w> {
         Ok((stage, batch))
     }
 
+    /// Sets up a step of the example function `charges`, with these further environment variables. Returns the id of its
+    /// order.
+    pub(crate) async fn open_for_charges(
+        world: &'w World,
+        charges: &'w Function,
+        environment: Vec<(&'static str, String)>,
+        step: &str,
+    ) -> Result<(Self, String)> {
+        let stage = Self::open_for(world, charges, false, step).await?;
+        let order = stage.order.clone();
+        Ok((Self { more_environment: environment, ..stage }, order))
+    }
+
     async fn open_for(
         world: &'w World,
         function: &'w Function,
@@ -187,6 +203,7 @@ impl<'w> Stage<'w> {
             function,
             makes_payments,
             form: Form::default(),
+            more_environment: Vec::new(),
             tables,
             order,
             runs: Runs::default(),
@@ -356,6 +373,7 @@ impl<'w> Stage<'w> {
             ("AWS_ENDPOINT_URL_DYNAMODB", self.wire.endpoint()),
             ("IDEMPOTENCY_TABLE", self.tables.idempotency.clone()),
         ];
+        environment.extend(self.more_environment.iter().cloned());
         if self.makes_payments {
             environment.push(("PAYMENTS_TABLE", self.tables.payments.clone()));
         }

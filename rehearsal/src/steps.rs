@@ -1,5 +1,6 @@
 //! The steps. Each delivers events, measures what happens, and checks the result.
 
+mod asked;
 mod batch;
 mod blocked;
 mod crash;
@@ -33,7 +34,12 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
         None => None,
     };
 
-    let waiting = if half_done.is_some() { "5, 6, 11, 13, 14, 16 and 17" } else { "5 and 6" };
+    let asking = match &world.charges {
+        Some(charges) => asked::kill(world, charges).await?,
+        None => Vec::new(),
+    };
+
+    let waiting = if half_done.is_some() { "5, 6, 11, 13, 14, 16, 17 and 18" } else { "5 and 6" };
     (world.show)(&format!("  ...        the other steps run while the leases of steps {waiting} expire:"));
 
     let others = Box::pin(async {
@@ -69,15 +75,19 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
             Some(interrupted) => interrupted.after_the_leases().await?,
             None => Vec::new(),
         };
-        Ok((after, half_done, interrupted))
+        let mut asked = Vec::new();
+        for one in asking {
+            asked.extend(one.after_the_lease().await?);
+        }
+        Ok((after, half_done, interrupted, asked))
     });
     let blocked = Box::pin(blocked::both(world));
-    let ((mut rows, lost, (batches, of_kafka), transactions), (crashed, half_done, interrupted), blocked) =
+    let ((mut rows, lost, (batches, of_kafka), transactions), (crashed, half_done, interrupted, asked), blocked) =
         tokio::try_join!(others, leases, blocked)?;
     rows.extend(crashed.into_iter().chain(lost).chain(batches).chain(half_done));
     let mut transactions: Vec<Row> = transactions.into_iter().chain(interrupted).collect();
     transactions.sort_by_key(|row| row.step);
-    rows.extend(transactions.into_iter().chain(blocked).chain(of_kafka));
+    rows.extend(transactions.into_iter().chain(blocked).chain(of_kafka).chain(asked));
     Ok(rows)
 }
 

@@ -7,6 +7,7 @@ use super::first_status;
 use crate::{
     answer::Answer,
     clock,
+    event::Event,
     expect::Expect,
     function::{Delivery, Sandbox},
     judge::Verdict,
@@ -159,8 +160,12 @@ impl Killed<'_> {
 }
 
 pub(super) async fn take_over(stage: &Stage<'_>) -> Result<(Answer, Measured)> {
+    take_over_by(stage, &stage.events.again).await
+}
+
+pub(super) async fn take_over_by(stage: &Stage<'_>, event: &Event) -> Result<(Answer, Measured)> {
     let mark = stage.mark().await?;
-    let answer = stage.deliver(&stage.events.again).await?;
+    let answer = stage.deliver(event).await?;
     Ok((answer, stage.since(&mark).await?))
 }
 
