@@ -1,4 +1,4 @@
-//! Step 18: a process is killed while it charges at a gateway. The next delivery asks the gateway for the charge.
+//! Step 20: a process is killed while it charges at a gateway. The next delivery asks the gateway for the charge.
 
 use std::{
     collections::BTreeMap,
@@ -43,10 +43,10 @@ impl Case {
 
     const fn name(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::Happened => ("18a", "asked, and it happened", "asked-happened"),
-            Self::DidNotHappen => ("18b", "asked, and it didn't happen", "asked-absent"),
-            Self::NotKnownYet => ("18c", "asked, and not known yet", "asked-pending"),
-            Self::Unreachable => ("18d", "asked, but no answer", "asked-unreachable"),
+            Self::Happened => ("20a", "asked, and it happened", "asked-happened"),
+            Self::DidNotHappen => ("20b", "asked, and it didn't happen", "asked-absent"),
+            Self::NotKnownYet => ("20c", "asked, and not known yet", "asked-pending"),
+            Self::Unreachable => ("20d", "asked, but no answer", "asked-unreachable"),
         }
     }
 }
