@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use lambda_idempotency_core::{ErrorKind, StoredKey};
 
-use super::{function::Answer, ledger::Effect, point::Point, stage::How, story, world::World};
+use super::{effect::Effect, function::Answer, point::Point, stage::How, story, world::World};
 
 /// The effects, the requests and the answer of one delivery.
 #[derive(Clone, Debug)]

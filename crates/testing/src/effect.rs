@@ -1,5 +1,7 @@
 //! The effects of a test: calls to the ledger, and staged writes.
 
+use std::fmt;
+
 /// An effect that happened.
 #[derive(Clone, Debug)]
 pub(super) struct Happened {
@@ -58,6 +60,67 @@ impl Happened {
         match &self.origin {
             Origin::Staged(item, _) => item,
             Origin::Recorded | Origin::Called | Origin::Sent => &self.detail,
+        }
+    }
+}
+
+/// An effect that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Effect {
+    /// The effect's name: `charge`.
+    pub name: String,
+    /// The details that the fake passed.
+    pub detail: String,
+    /// The idempotency key that the remote system got.
+    pub key: Option<String>,
+    /// The receipt that the remote system gave.
+    pub receipt: String,
+    /// The number of the delivery in which the effect happened, from 1.
+    pub delivery: usize,
+}
+
+/// A remote system's answer to a question for an effect, from [`Ledger::find`](super::Ledger::find).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The effect happened.
+    Found(Effect),
+    /// The remote system has the request, but hasn't done it yet. Ask again later.
+    OnItsWay,
+    /// The remote system knows nothing of it.
+    Nothing,
+}
+
+/// A remote system gave no answer, so the effect may have happened. A retry may succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoAnswer;
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no answer from the remote system; the effect may have happened")
+    }
+}
+
+impl std::error::Error for NoAnswer {}
+
+impl From<&Happened> for Effect {
+    fn from(happened: &Happened) -> Self {
+        Self {
+            name: happened.name.clone(),
+            detail: happened.detail.clone(),
+            key: happened.key.clone(),
+            receipt: happened.receipt.clone(),
+            delivery: happened.delivery + 1,
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "delivery {}: {} ({})", self.delivery, self.name, self.detail)?;
+        match &self.key {
+            Some(key) => write!(f, " under the key {key}"),
+            None => Ok(()),
         }
     }
 }

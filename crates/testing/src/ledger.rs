@@ -3,11 +3,11 @@
 use std::{fmt, future::pending, sync::Arc};
 
 use super::{
-    effect::{Happened, Origin},
+    effect::{Effect, Happened, Lookup, NoAnswer, Origin},
     fault::Fault,
     point::Point,
     store::delay,
-    world::World,
+    world::{State, Told, World, hash},
 };
 
 /// Records the effects of the function under test. A fake gateway, mailer or table in the test writes into it.
@@ -32,45 +32,6 @@ pub struct Ledger {
     world: Arc<World>,
     process: usize,
 }
-
-/// An effect that happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Effect {
-    /// The effect's name: `charge`.
-    pub name: String,
-    /// The details that the fake passed.
-    pub detail: String,
-    /// The idempotency key that the remote system got.
-    pub key: Option<String>,
-    /// The receipt that the remote system gave.
-    pub receipt: String,
-    /// The number of the delivery in which the effect happened, from 1.
-    pub delivery: usize,
-}
-
-/// What a remote system says of an effect that someone asks for, from [`Ledger::find`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lookup {
-    /// The effect happened.
-    Found(Effect),
-    /// The remote system has the request, but hasn't done it yet. Ask again later.
-    OnItsWay,
-    /// The remote system knows nothing of it.
-    Nothing,
-}
-
-/// A remote system gave no answer, so the effect may have happened. A retry may succeed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoAnswer;
-
-impl fmt::Display for NoAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no answer from the remote system; the effect may have happened")
-    }
-}
-
-impl std::error::Error for NoAnswer {}
 
 impl Ledger {
     pub(super) fn new(world: Arc<World>, process: usize) -> Self {
@@ -237,25 +198,81 @@ pub(super) fn count(times: usize) -> String {
     }
 }
 
-impl From<&Happened> for Effect {
-    fn from(happened: &Happened) -> Self {
-        Self {
-            name: happened.name.clone(),
-            detail: happened.detail.clone(),
-            key: happened.key.clone(),
-            receipt: happened.receipt.clone(),
-            delivery: happened.delivery + 1,
+impl State {
+    /// Notes that an effect happened, and returns its receipt.
+    pub(super) fn happen(
+        &mut self,
+        at: usize,
+        name: &str,
+        detail: String,
+        key: Option<&str>,
+        origin: Origin,
+    ) -> String {
+        let deduplicates = origin != Origin::Sent;
+        if let Some(&effect) =
+            key.filter(|_| deduplicates).and_then(|key| self.known.get(&(name.to_owned(), key.to_owned())))
+        {
+            self.trace.push(Told::Deduplicated { delivery: at, effect, detail });
+            return self.effects[effect].receipt.clone();
         }
+        let effect = self.effects.len();
+        if let Some(key) = key.filter(|_| deduplicates) {
+            self.known.insert((name.to_owned(), key.to_owned()), effect);
+        }
+        // The receipt is the same in every schedule, so that answers can be compared.
+        let nth = match key {
+            Some(key) => key.to_owned(),
+            None => self
+                .effects
+                .iter()
+                .filter(|other| other.name == name && other.detail == detail)
+                .count()
+                .to_string(),
+        };
+        let receipt = format!("{}-{:08x}", name.replace(' ', "-"), hash(&[name, &detail, &nth]));
+        let (delivery, is_staged) = (&self.deliveries[at], matches!(origin, Origin::Staged(..)));
+        let happened = Happened {
+            name: name.to_owned(),
+            detail,
+            key: key.map(str::to_owned),
+            receipt: receipt.clone(),
+            delivery: at,
+            is_claimed: is_staged || !delivery.holds.is_empty(),
+            is_late: delivery.is_answered && !is_staged,
+            origin,
+        };
+        self.effects.push(happened);
+        self.trace.push(Told::Happened { delivery: at, effect });
+        receipt
     }
-}
 
-impl fmt::Display for Effect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "delivery {}: {} ({})", self.delivery, self.name, self.detail)?;
-        match &self.key {
-            Some(key) => write!(f, " under the key {key}"),
-            None => Ok(()),
-        }
+    /// Answers a question for an effect that was sent with this reference. `None` if the process is dead.
+    pub(super) fn asked(
+        &mut self,
+        process: usize,
+        name: &str,
+        reference: &str,
+    ) -> Option<Result<Lookup, NoAnswer>> {
+        let delivery = self.at_work(process)?;
+        let is_sent = |effect: &&Happened| {
+            effect.origin == Origin::Sent && effect.name == name && effect.key.as_deref() == Some(reference)
+        };
+        let found = self.effects.iter().find(is_sent).map(Effect::from);
+        let answer = match found {
+            None => Ok(Lookup::Nothing),
+            Some(found) => {
+                let times = self.asked.entry((name.to_owned(), reference.to_owned())).or_default();
+                *times += 1;
+                match self.schedule % 3 {
+                    1 if *times == 1 => Ok(Lookup::OnItsWay),
+                    2 if *times == 1 => Err(NoAnswer),
+                    _ => Ok(Lookup::Found(found)),
+                }
+            }
+        };
+        let (effect, reference) = (name.to_owned(), reference.to_owned());
+        self.trace.push(Told::Asked { delivery, effect, reference, answer: answer.clone() });
+        Some(answer)
     }
 }
 

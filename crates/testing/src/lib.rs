@@ -174,13 +174,14 @@ mod world;
 
 pub use bench::Bench;
 pub use delivery::Delivery;
+pub use effect::{Effect, Lookup, NoAnswer};
 pub use event::Event;
 pub use fault::Fault;
 pub use function::{Answer, Function};
 pub use given::Given;
 pub use keys::{Changes, KeyReport, key_of};
 pub use lambda_idempotency_core::internal::testing::{Declined, Transaction};
-pub use ledger::{Effect, Ledger, Lookup, NoAnswer};
+pub use ledger::Ledger;
 pub use point::{Call, Point};
 pub use random::Random;
 pub use sources::{FrontEnd, HttpRequest};

@@ -1,8 +1,7 @@
 //! The story of a test, line by line.
 
 use super::{
-    effect::Happened,
-    ledger::{Lookup, NoAnswer},
+    effect::{Happened, Lookup, NoAnswer},
     point::Call,
     world::{Delivered, Told},
 };

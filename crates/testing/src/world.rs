@@ -19,11 +19,10 @@ use lambda_idempotency_core::{
 };
 
 use super::{
-    effect::{Happened, Origin},
+    effect::{Happened, Lookup, NoAnswer},
     fault::Fault,
     function::{Caller, caller},
     given::Given,
-    ledger::{Effect, Lookup, NoAnswer},
     point::{Call, Point},
     random::Random,
     request::Late,
@@ -61,9 +60,9 @@ pub(super) struct State {
     /// The effects that happened under a key, by name and key: a remote system deduplicates them.
     pub(super) known: HashMap<(String, String), usize>,
     /// How often each effect that happened was asked for, by name and reference.
-    asked: HashMap<(String, String), usize>,
+    pub(super) asked: HashMap<(String, String), usize>,
     /// The number of the schedule. It decides how the first question for an effect is answered.
-    schedule: u64,
+    pub(super) schedule: u64,
     pub(super) trace: Vec<Told>,
     /// The state in which the next delivery finds its key.
     pub(super) given: Option<Given>,
@@ -492,84 +491,6 @@ impl State {
         let last = self.deliveries.iter().rposition(|delivery| delivery.process == process)?;
         let open = |delivery: &Delivered| of_process(&delivery) && !delivery.is_answered;
         Some(self.deliveries.iter().position(open).unwrap_or(last))
-    }
-
-    /// Notes that an effect happened, and returns its receipt.
-    pub(super) fn happen(
-        &mut self,
-        at: usize,
-        name: &str,
-        detail: String,
-        key: Option<&str>,
-        origin: Origin,
-    ) -> String {
-        let deduplicates = origin != Origin::Sent;
-        if let Some(&effect) =
-            key.filter(|_| deduplicates).and_then(|key| self.known.get(&(name.to_owned(), key.to_owned())))
-        {
-            self.trace.push(Told::Deduplicated { delivery: at, effect, detail });
-            return self.effects[effect].receipt.clone();
-        }
-        let effect = self.effects.len();
-        if let Some(key) = key.filter(|_| deduplicates) {
-            self.known.insert((name.to_owned(), key.to_owned()), effect);
-        }
-        // The receipt is the same in every schedule, so that answers can be compared.
-        let nth = match key {
-            Some(key) => key.to_owned(),
-            None => self
-                .effects
-                .iter()
-                .filter(|other| other.name == name && other.detail == detail)
-                .count()
-                .to_string(),
-        };
-        let receipt = format!("{}-{:08x}", name.replace(' ', "-"), hash(&[name, &detail, &nth]));
-        let (delivery, is_staged) = (&self.deliveries[at], matches!(origin, Origin::Staged(..)));
-        let happened = Happened {
-            name: name.to_owned(),
-            detail,
-            key: key.map(str::to_owned),
-            receipt: receipt.clone(),
-            delivery: at,
-            is_claimed: is_staged || !delivery.holds.is_empty(),
-            is_late: delivery.is_answered && !is_staged,
-            origin,
-        };
-        self.effects.push(happened);
-        self.trace.push(Told::Happened { delivery: at, effect });
-        receipt
-    }
-}
-
-impl State {
-    /// Answers a question for an effect that was sent with this reference. `None` if the process is dead.
-    pub(super) fn asked(
-        &mut self,
-        process: usize,
-        name: &str,
-        reference: &str,
-    ) -> Option<Result<Lookup, NoAnswer>> {
-        let delivery = self.at_work(process)?;
-        let is_sent = |effect: &&Happened| {
-            effect.origin == Origin::Sent && effect.name == name && effect.key.as_deref() == Some(reference)
-        };
-        let found = self.effects.iter().find(is_sent).map(Effect::from);
-        let answer = match found {
-            None => Ok(Lookup::Nothing),
-            Some(found) => {
-                let times = self.asked.entry((name.to_owned(), reference.to_owned())).or_default();
-                *times += 1;
-                match self.schedule % 3 {
-                    1 if *times == 1 => Ok(Lookup::OnItsWay),
-                    2 if *times == 1 => Err(NoAnswer),
-                    _ => Ok(Lookup::Found(found)),
-                }
-            }
-        };
-        let (effect, reference) = (name.to_owned(), reference.to_owned());
-        self.trace.push(Told::Asked { delivery, effect, reference, answer: answer.clone() });
-        Some(answer)
     }
 }
 

@@ -29,7 +29,7 @@ const ASKS_AGAIN: Duration = Duration::from_millis(1_000 + 2_000 + 200);
 /// How often the rehearsal looks whether the charge has reached the gateway.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// What became of the charge, and the gateway's answer to the question.
+/// The fate of the charge, and the gateway's answer to the question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
     Happened,

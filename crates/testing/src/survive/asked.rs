@@ -1,15 +1,8 @@
-//! Effects that a reconciler asks for: the advice for a repeated one, and a key that's used again after its retention.
+//! The advice for an effect that a reconciler should have asked for.
 
-use std::{io, sync::Arc};
-
-use super::{
-    Report,
-    judge::{Expected, Finding, Mistake, NO_SEED, story_of},
-    play::{Played, Subject, reused},
-};
+use super::play::Played;
 use crate::{
-    effect::{Happened, Origin},
-    ledger::{Lookup, NoAnswer},
+    effect::{Happened, Lookup, NoAnswer},
     point::Call,
     world::Told,
 };
@@ -19,7 +12,7 @@ pub(super) fn advice(played: &Played, first: &Happened, last: &Happened) -> Stri
     let (name, key) = (&first.name, first.key.as_deref().unwrap_or_default());
     if first.key != last.key {
         return format!(
-            "The remote system got two different references, so nobody can find the first one. Give it \
+            "The remote system got two different references, so no question can find the first one. Give it \
              `current()…derive_key(\"{name}\")`, which is the same in every attempt."
         );
     }
@@ -53,11 +46,11 @@ pub(super) fn advice(played: &Played, first: &Happened, last: &Happened) -> Stri
         }
         _ if has_released(played, first.delivery) => {
             "A call without an answer may have had its effect, but the \
-            handler's error released the key, so nobody asked. Return `Failure::unknown(…)` in this case."
+            handler's error released the key, so no question was asked. Return `Failure::unknown(…)` in this case."
                 .to_owned()
         }
         _ => format!(
-            "An attempt may end between an effect and its record, and nobody asked whether `{name}` had happened. Give \
+            "An attempt may end between an effect and its record, and no question was asked whether `{name}` had happened. Give \
              the operation a reconciler that asks the remote system: `operation(…)?.reconcile(…)`."
         ),
     }
@@ -67,34 +60,4 @@ fn has_released(played: &Played, of: usize) -> bool {
     let released =
         |told: &Told| matches!(told, Told::Wrote { delivery, call: Call::Release } if *delivery == of);
     played.trace.iter().any(released)
-}
-
-/// Uses the event's key again after its retention, for an event with different content whose first attempt dies. Finds a
-/// reconciler that takes the old effect for the new one.
-pub(super) fn used_again(
-    subject: &Subject<'_>,
-    (event, first, expected): (&Arc<str>, &Played, &Expected),
-    (other, alone, own): (&Arc<str>, &Played, &Expected),
-    report: &mut Report,
-) -> io::Result<()> {
-    let keys = |played: &Played| -> Vec<_> {
-        played.deliveries.iter().flat_map(|delivery| delivery.keys.clone()).collect()
-    };
-    let is_sent = first.effects.iter().any(|effect| effect.origin == Origin::Sent);
-    if !is_sent || !alone.is_done || !own.differs_from(expected) || keys(first) != keys(alone) {
-        return Ok(());
-    }
-    let played = reused(subject, event, other)?;
-    report.schedules += 1;
-    let (_, fewer) = expected.and(own).compared(&played.effects);
-    if let Some(off) = fewer.first().filter(|_| played.is_turn_done(1)) {
-        let what = format!("after the retention, a request with the same key got the old effect: {off}");
-        let advice =
-            "The remote system still knows the earlier operation's effect. Compare what was found with what \
-                      was asked for, such as the amount, and return an error if they differ."
-                .to_owned();
-        let (mistake, story) = (Mistake::Shared, story_of(&played));
-        report.add(vec![Finding { mistake, what, advice, story, seed: NO_SEED }]);
-    }
-    Ok(())
 }

@@ -7,13 +7,13 @@ use lambda_idempotency_core::ErrorKind::Declined;
 use serde_json::Value;
 
 use super::{
-    Report, asked,
+    Report,
     judge::{Expected, Finding, Mistake, NO_SEED, Off, is_batch, story_of},
-    play::{Played, Subject, in_turn},
+    play::{Played, Subject, in_turn, reused},
     together,
 };
 use crate::{
-    effect::Happened,
+    effect::{Happened, Origin},
     fields::{self, OtherEvent},
     world::Told,
 };
@@ -56,7 +56,7 @@ pub(super) fn others(
         report.schedules += 1;
         report.add(judge_conflict(&played, expected));
         let (alone, own) = report.undisturbed(subject, conflicting)?;
-        asked::used_again(subject, (&event, first, expected), (conflicting, &alone, &own), report)?;
+        used_again(subject, (&event, first, expected), (conflicting, &alone, &own), report)?;
     }
     let mut fixed = FixedKeys::of(first);
     let mut siblings = Vec::new();
@@ -81,7 +81,7 @@ pub(super) fn others(
         if !alone.is_done || is_same || alone.given_up.len() != first.given_up.len() {
             continue;
         }
-        asked::used_again(subject, (&event, first, expected), (&json, &alone, &own), report)?;
+        used_again(subject, (&event, first, expected), (&json, &alone, &own), report)?;
         let what = format!("the same event with another `{field}`");
         let played = in_turn(subject, &[(&event, "the event"), (&json, &what)], true, 0)?;
         report.schedules += 1;
@@ -102,6 +102,33 @@ pub(super) fn others(
     partners.extend(siblings.into_iter().map(|(_, json)| json).take(SIBLINGS));
     if first.failures.is_empty() && first.given_up.is_empty() {
         together::lost_updates(subject, &event, &partners, report)?;
+    }
+    Ok(())
+}
+
+/// Uses the event's key again after its retention, for an event with different content whose first attempt dies. Finds a
+/// reconciler that takes the old effect for the new one.
+fn used_again(
+    subject: &Subject<'_>,
+    (event, first, expected): (&Arc<str>, &Played, &Expected),
+    (other, alone, own): (&Arc<str>, &Played, &Expected),
+    report: &mut Report,
+) -> io::Result<()> {
+    let keys = |played: &Played| -> Vec<_> {
+        played.deliveries.iter().flat_map(|delivery| delivery.keys.clone()).collect()
+    };
+    let is_sent = first.effects.iter().any(|effect| effect.origin == Origin::Sent);
+    if !is_sent || !alone.is_done || !own.differs_from(expected) || keys(first) != keys(alone) {
+        return Ok(());
+    }
+    let played = reused(subject, event, other)?;
+    report.schedules += 1;
+    let (_, fewer) = expected.and(own).compared(&played.effects);
+    if let Some(off) = fewer.first().filter(|_| played.is_turn_done(1)) {
+        let what = format!("after the retention, a request with the same key got the old effect: {off}");
+        let advice = "The remote system still knows the earlier operation's effect. Compare what was found with what \
+                      was asked for, such as the amount, and return an error if they differ.";
+        report.add(vec![found(&played, Mistake::Shared, what, advice)]);
     }
     Ok(())
 }

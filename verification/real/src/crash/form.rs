@@ -119,7 +119,7 @@ impl Form {
         self.cuts_off() && self.gateway().is_none()
     }
 
-    /// The forms that `kills` runs for this one, each with the share of the kills: one in so many.
+    /// The forms that `kills` runs for this one, each with a divisor of the number of kills.
     pub const fn compared(self) -> &'static [(Self, u64)] {
         match self {
             Self::Reconciled => &[(Self::ReconciledLate, 5), (Self::Unreconciled, 5)],

@@ -111,7 +111,7 @@ pub struct Asked {
     pub told: Told,
 }
 
-/// What the gateway knows of one job.
+/// The gateway's charges and questions for one job.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     /// The charges, in the order in which they were applied.

@@ -30,7 +30,7 @@ pub enum Promise {
     /// If the effect is at a gateway that's asked: one, plus one for each that was on its way when the question said
     /// that there was none.
     Reconciled,
-    /// If the effect is at a gateway that nobody asks: one, plus one for each run that ended without an answer.
+    /// If the effect is at a gateway, without a reconciler: one, plus one for each run that ended without an answer.
     Unreconciled,
 }
 
@@ -113,7 +113,7 @@ pub struct Case {
     pub promise: Promise,
     /// The key's effects, in order.
     pub lines: Vec<Line>,
-    /// What the gateway knows, if the effects are there.
+    /// The gateway's log, if the effects are there.
     pub log: Log,
     /// The key's deliveries. The last one has been answered.
     pub deliveries: Vec<Delivery>,

@@ -1,6 +1,12 @@
 //! Tests the judge on cases made by hand.
 
+use std::time::Duration;
+
 use super::*;
+use crate::crash::{
+    gateway::{Applied, Asked, Charge, Told},
+    job::ARRIVES,
+};
 
 /// Two claims of one key, at these times in ms: the first at 1,000 with a lease until 1,400, the second as soon as the
 /// first is stale. The time of a claim is also its generation.
@@ -217,4 +223,60 @@ fn forbidden_answers_are_found() {
         case.deliveries.push(delivery("4-1", Deed::Spared, said, FIRST + 99));
         case.judge().unwrap();
     }
+}
+
+/// The first run's charge took `delay` ms to arrive and the harness killed that run. The second run asked at `SECOND` + 10
+/// and got this answer. It charged, too, unless it found the charge.
+fn reconciled(delay: u64, told: Told) -> Case {
+    let sent = |line: Line, delay: u64| {
+        let sent_at = line.generation + 5;
+        let (job, key) = ("k".to_owned(), "remote".to_owned());
+        let charge = Charge { job, key, cents: 1, line, sent_at };
+        Applied { charge, delay: Duration::from_millis(delay), at: sent_at + delay }
+    };
+    let mut case = disturbed(Deed::Killed, Said::Nothing);
+    case.promise = Promise::Reconciled;
+    let mut charges = case.lines.clone().into_iter();
+    case.log.applied.extend(charges.next().map(|line| sent(line, delay)));
+    case.log.asked.push(Asked { generation: SECOND, at: SECOND + 10, told });
+    if told == Told::Happened {
+        case.deliveries[1].said = response("1-1");
+        case.record = Some(completed("1-1", SECOND, 2));
+    } else {
+        case.log.applied.extend(charges.next().map(|line| sent(line, 20)));
+    }
+    case.lines = case.log.lines();
+    case
+}
+
+#[test]
+fn found_charges_are_the_answer() {
+    let found = reconciled(100, Told::Happened).judge().unwrap();
+    assert_eq!((found.effects, found.late, found.happened, found.killed_in_the_gap), (1, 0, 1, 1));
+    let mut case = reconciled(100, Told::Happened);
+    case.record = Some(completed("9-9", SECOND, 2));
+    case.deliveries[1].said = response("9-9");
+    assert_violation(&case, "isn't that of a charge");
+}
+
+#[test]
+fn second_charges_need_a_late_first_one() {
+    let found = reconciled(millis(ARRIVES) + 1, Told::Absent).judge().unwrap();
+    assert_eq!((found.effects, found.late, found.slow), (2, 1, 0));
+    assert_violation(&reconciled(millis(ARRIVES), Told::Absent), "the question came too soon");
+    assert_violation(&reconciled(100, Told::Absent), "had charged before the question");
+    for told in [Told::NotKnownYet, Told::Nothing] {
+        assert_violation(&reconciled(9_999, told), "no question was told that there's no charge");
+    }
+}
+
+#[test]
+fn unreconciled_charges_need_a_run_without_answer() {
+    let mut case = reconciled(100, Told::Absent);
+    case.promise = Promise::Unreconciled;
+    assert_eq!(case.judge().unwrap().effects, 2);
+    case.deliveries[0] = delivery("1-1", Deed::Spared, error("Idempotency.InProgress"), FIRST + 30);
+    assert_violation(&case, "charged a second time, but it answered in time");
+    case.deliveries[0].said = error(UNKNOWN);
+    assert_eq!(case.judge().unwrap().unknown, 1);
 }
