@@ -82,8 +82,11 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
         Ok((after, half_done, interrupted, asked))
     });
     let blocked = Box::pin(blocked::both(world));
-    let ((mut rows, lost, (batches, of_kafka), transactions), (crashed, half_done, interrupted, asked), blocked) =
-        tokio::try_join!(others, leases, blocked)?;
+    let (
+        (mut rows, lost, (batches, of_kafka), transactions),
+        (crashed, half_done, interrupted, asked),
+        blocked,
+    ) = tokio::try_join!(others, leases, blocked)?;
     rows.extend(crashed.into_iter().chain(lost).chain(batches).chain(half_done));
     let mut transactions: Vec<Row> = transactions.into_iter().chain(interrupted).collect();
     transactions.sort_by_key(|row| row.step);
