@@ -158,7 +158,10 @@ impl Story {
     /// Waits until the current claim is stale, if there is one. The wait has a limit, in case the lease is wrong.
     pub(super) async fn wait_for_lease(&self) -> Result<()> {
         if let Some(lease_until) = self.look().await?.and_then(|record| record.lease_until) {
-            let stale_at = lease_until.saturating_add(millis(self.fleet.arrives() + MARGIN + CLEARLY_STALE));
+            // The lease of a run that didn't know includes that time.
+            let is_included = self.told().deliveries.last().is_some_and(|last| last.said.is_unknown());
+            let arrives = if is_included { Duration::ZERO } else { self.fleet.arrives() };
+            let stale_at = lease_until.saturating_add(millis(arrives + MARGIN + CLEARLY_STALE));
             clock::pause_until(stale_at.min(clock::now_ms() + millis(PATIENCE / 10))).await;
         }
         Ok(())

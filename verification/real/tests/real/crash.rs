@@ -12,7 +12,6 @@ use lambda_idempotency_verification_real::{
         scenario,
     },
     servers::Server,
-    site::Kind,
 };
 use testkit::random::fresh_seed;
 
@@ -66,20 +65,17 @@ async fn kill(form: Form, kills: u64, sabotage: Option<Sabotage>) -> Figures {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reconcilers_prevent_second_charges() {
-    for kind in Kind::ALL {
-        let of_kind = forms(true).filter(|form| form.kind() == kind);
-        let checks: Vec<_> = of_kind.map(|form| tokio::spawn(kill(form, 30, None))).collect();
-        for check in checks {
-            let figures = check.await.unwrap();
-            let Figures { form, keys, found, violations, .. } = &figures;
-            assert!(violations.is_empty(), "{}", violations[0]);
-            match form {
-                Form::Unreconciled => assert!(found.effects > *keys && found.happened == 0),
-                Form::ReconciledLate => assert!(found.happened > 0 && found.absent > 0),
-                _ => {
-                    assert!(found.happened > 0 && found.absent > 0);
-                    assert_eq!((found.late, found.effects - found.slow), (0, *keys));
-                }
+    let checks: Vec<_> = forms(true).map(|form| tokio::spawn(kill(form, 30, None))).collect();
+    for check in checks {
+        let figures = check.await.unwrap();
+        let Figures { form, keys, found, violations, .. } = &figures;
+        assert!(violations.is_empty(), "{}", violations[0]);
+        match form {
+            Form::Unreconciled => assert!(found.effects > *keys && found.happened == 0),
+            Form::ReconciledLate => assert!(found.happened > 0 && found.absent > 0),
+            _ => {
+                assert!(found.happened > 0 && found.absent > 0);
+                assert_eq!((found.late, found.effects - found.slow), (0, *keys));
             }
         }
     }
