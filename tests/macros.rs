@@ -136,7 +136,7 @@ async fn find_charge(
     Ok(Found::Happened(format!("found {}", order.cents)))
 }
 
-#[idempotent(key = order.id, compare = order, reconcile = find_charge)]
+#[idempotent(key = order.id, compare = order, reconcile = |claim| find_charge(claim, order))]
 async fn charge_once(order: &Order, runs: &Cell<u32>, idempotency: &Idempotency) -> Result<String, Failure> {
     runs.set(runs.get() + 1);
     Err(Failure::unknown("the gateway didn't answer"))

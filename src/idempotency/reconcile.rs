@@ -5,8 +5,6 @@ use std::{
     error::Error as StdError,
     fmt,
     future::{Future, Ready},
-    marker::PhantomData,
-    sync::Arc,
     time::Duration,
 };
 
@@ -16,7 +14,6 @@ use crate::{
     error::{Error, RecordedFailure, RunError},
     format::{Format, Json},
     idempotency::{Idempotency, Operation, operation::Failing},
-    invocation::Invocation,
     key::{Key, StoredKey},
     record::Record,
     run::{
@@ -50,22 +47,16 @@ pub enum Found<T> {
 }
 
 /// An operation that asks the remote system for the effect of an attempt that ended without an answer, before its handler
-/// runs again. [`Operation::reconcile`] creates it. Cheap to clone.
+/// runs again. [`Operation::reconcile`] creates it, for one run.
 ///
 /// [`guide::reconcile`](crate::guide::reconcile) says when to ask, how, what it costs, and what it can't know.
-pub struct Reconciled<P: ?Sized, T, Q, F = Json> {
+#[must_use = "nothing runs before `run`"]
+pub struct Reconciled<Q, F = Json> {
     operation: Operation<F>,
-    question: Arc<Q>,
-    types: PhantomData<fn(&P) -> T>,
+    question: Q,
 }
 
-impl<P: ?Sized, T, Q, F> Clone for Reconciled<P, T, Q, F> {
-    fn clone(&self) -> Self {
-        Self { operation: self.operation.clone(), question: self.question.clone(), types: PhantomData }
-    }
-}
-
-impl<P: ?Sized, T, Q, F: Format> fmt::Debug for Reconciled<P, T, Q, F> {
+impl<Q, F: Format> fmt::Debug for Reconciled<Q, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reconciled").field("operation", &self.operation).finish_non_exhaustive()
     }
@@ -75,8 +66,8 @@ impl<F: Format> Operation<F> {
     /// Returns the same operation, which asks `question` before it runs again after an attempt that ended without an
     /// answer: whose process died, or whose handler was cut off, panicked, or returned [`Failure::unknown`].
     ///
-    /// A first run costs nothing more. The question gets the new claim and the payload. It runs under that claim like a
-    /// handler: it's cut off in time, and its lease is extended. If it fails, panics or is cut off, the handler doesn't
+    /// A first run costs nothing more. The question gets the new claim, and borrows what else it needs, as the handler does.
+    /// It runs under that claim like a handler: it's cut off in time, and its lease is extended. If it fails, panics or is cut off, the handler doesn't
     /// run, and the key isn't released: the next attempt asks again. No question is asked before
     /// [`effects_arrive_within`](crate::settings::Settings::effects_arrive_within) has passed since the earlier lease, and
     /// under at-most-once only [`rerun_when_absent`](crate::settings::Settings::rerun_when_absent) lets the handler run
@@ -97,7 +88,7 @@ impl<F: Format> Operation<F> {
     /// # async fn main() -> Result<(), RunError<Error>> {
     /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
     /// # let (gateway, order) = (Gateway, Order { id: "order-17".to_owned(), cents: 1250 });
-    /// let charge = idempotency.operation("charge")?.reconcile(async |claim: ClaimHandle, order: &Order| {
+    /// let charge = idempotency.operation("charge")?.reconcile(async |claim: ClaimHandle| {
     ///     Ok(match gateway.find(&claim.derive_key("charge")).await? {
     ///         Some(found) if found.cents == order.cents => Found::Happened(found.receipt),
     ///         Some(_) => return Err("the gateway has another charge under this key".into()),
@@ -116,37 +107,16 @@ impl<F: Format> Operation<F> {
     /// [`fail_open`](crate::settings::Settings::fail_open), under which a handler may run without the question.
     ///
     /// [`Failure::unknown`]: crate::Failure::unknown
-    pub fn reconcile<P, T, Q>(self, question: Q) -> Result<Reconciled<P, T, Q, F>, Error>
+    pub fn reconcile<T, Q>(self, question: Q) -> Result<Reconciled<Q, F>, Error>
     where
-        P: ?Sized,
-        Q: AsyncFn(ClaimHandle, &P) -> Result<Found<T>, Box<dyn StdError + Send + Sync>>,
+        Q: AsyncFnOnce(ClaimHandle) -> Result<Found<T>, Box<dyn StdError + Send + Sync>>,
     {
         let idempotency = self.idempotency().asking()?;
-        Ok(Reconciled { operation: self.over(idempotency), question: Arc::new(question), types: PhantomData })
+        Ok(Reconciled { operation: self.over(idempotency), question })
     }
 }
 
-impl<P: ?Sized, T, Q, F: Format> Reconciled<P, T, Q, F> {
-    /// As [`Operation::for_caller`].
-    ///
-    /// # Errors
-    ///
-    /// Same as [`Operation::for_caller`].
-    pub fn for_caller(&self, caller: impl AsRef<str>) -> Result<Self, Error> {
-        Ok(Self { operation: self.operation.for_caller(caller)?, ..self.clone() })
-    }
-
-    /// As [`Operation::for_invocation`].
-    #[must_use]
-    pub fn for_invocation(&self, invocation: Invocation) -> Self {
-        Self { operation: self.operation.for_invocation(invocation), ..self.clone() }
-    }
-
-    /// As [`Operation::stored_key`].
-    pub fn stored_key(&self, key: &Key) -> StoredKey {
-        self.operation.stored_key(key)
-    }
-
+impl<Q, F: Format> Reconciled<Q, F> {
     /// As [`Operation::run`], but asks before it runs again after an attempt that ended without an answer.
     ///
     /// # Errors
@@ -162,8 +132,8 @@ impl<P: ?Sized, T, Q, F: Format> Reconciled<P, T, Q, F> {
     /// # Cancel safety
     ///
     /// Same as [`Operation::run`].
-    pub async fn run<E, H, Fut>(
-        &self,
+    pub async fn run<T, E, P, H, Fut>(
+        self,
         key: impl Borrow<Key>,
         payload: &P,
         operation: H,
@@ -171,8 +141,8 @@ impl<P: ?Sized, T, Q, F: Format> Reconciled<P, T, Q, F> {
     where
         T: Serialize + DeserializeOwned + 'static,
         E: fmt::Display + 'static,
-        P: Serialize,
-        Q: AsyncFn(ClaimHandle, &P) -> Result<Found<T>, Box<dyn StdError + Send + Sync>>,
+        P: Serialize + ?Sized,
+        Q: AsyncFnOnce(ClaimHandle) -> Result<Found<T>, Box<dyn StdError + Send + Sync>>,
         H: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
@@ -192,8 +162,8 @@ impl<P: ?Sized, T, Q, F: Format> Reconciled<P, T, Q, F> {
     /// # Cancel safety
     ///
     /// Same as [`run`](Self::run).
-    pub async fn run_with_replay<E, H, Fut>(
-        &self,
+    pub async fn run_with_replay<T, E, P, H, Fut>(
+        self,
         key: impl Borrow<Key>,
         payload: &P,
         operation: H,
@@ -201,29 +171,21 @@ impl<P: ?Sized, T, Q, F: Format> Reconciled<P, T, Q, F> {
     where
         T: Serialize + DeserializeOwned + 'static,
         E: fmt::Display + 'static,
-        P: Serialize,
-        Q: AsyncFn(ClaimHandle, &P) -> Result<Found<T>, Box<dyn StdError + Send + Sync>>,
+        P: Serialize + ?Sized,
+        Q: AsyncFnOnce(ClaimHandle) -> Result<Found<T>, Box<dyn StdError + Send + Sync>>,
         H: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let question = |claim: ClaimHandle| put::<_, _, _, F, E>(&*self.question, claim, payload);
-        self.operation.run_asking(key.borrow(), payload, operation, Some(question)).await
+        let Self { operation: reconciled, question } = self;
+        // An async block and not an async closure, so that the compiler finds that the run is `Send`.
+        let ask = |claim: ClaimHandle| async move {
+            let key = claim.key().clone();
+            let found = question(claim).await;
+            let happened = |value| (Verdict::result::<T, F>(&key, &value), Ok(value));
+            asked(found, happened, |failure| Err(Failing::Final(failure, None)))
+        };
+        reconciled.run_asking(key.borrow(), payload, operation, Some(ask)).await
     }
-}
-
-/// Asks, and returns the answer as the verdict and the caller's answer. This isn't an async closure, because rustc can't
-/// prove that the future of one is `Send` inside a boxed future.
-async fn put<P, T, Q, F, E>(question: &Q, claim: ClaimHandle, payload: &P) -> Asked<Result<T, Failing<E>>>
-where
-    P: ?Sized,
-    T: Serialize + DeserializeOwned,
-    F: Format,
-    Q: AsyncFn(ClaimHandle, &P) -> Result<Found<T>, Box<dyn StdError + Send + Sync>>,
-{
-    let key = claim.key().clone();
-    let found = question(claim, payload).await;
-    let happened = |value| (Verdict::result::<T, F>(&key, &value), Ok(value));
-    asked(found, happened, |failure| Err(Failing::Final(failure, None)))
 }
 
 /// Returns the question's answer as the verdict and the caller's answer.

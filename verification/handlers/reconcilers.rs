@@ -79,18 +79,13 @@ fn function(bench: &Bench, way: Way) -> Function {
 
 async fn pay(order: Order, idempotency: Idempotency, gateway: Ledger, way: Way) -> Result<String, Error> {
     let remote = gateway.clone();
-    let question = async move |claim: ClaimHandle, order: &Order| {
+    let question = async |claim: ClaimHandle| {
         let key = claim.derive_key(way.step);
-        (way.read)(boxed(remote.find("charge", &key)).await, order)
+        (way.read)(remote.find("charge", &key).await, &order)
     };
     let charge = idempotency.operation("charge")?.reconcile(question)?;
     let send = || send(gateway, order.detail(), way);
-    Ok(boxed(charge.run(Key::new(&order.id)?, &order, send)).await?)
-}
-
-/// Boxes a future: rustc can't prove that a future with a reconciler is `Send` inside another function's future.
-fn boxed<'a, T>(future: impl Future<Output = T> + Send + 'a) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
-    Box::pin(future)
+    Ok(charge.run(Key::new(&order.id)?, &order, send).await?)
 }
 
 async fn send(gateway: Ledger, detail: String, way: Way) -> Result<String, Failure> {

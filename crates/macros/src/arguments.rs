@@ -1,5 +1,5 @@
 //! The attribute's arguments: `key = order.id, compare = order, operation = "charge", with = app.idempotency`,
-//! `reconcile = find_charge`, and `crate = payments::idempotency`.
+//! `reconcile = |claim| find_charge(claim, order)`, and `crate = payments::idempotency`.
 
 use proc_macro2::Span;
 use syn::{
@@ -13,7 +13,7 @@ pub(crate) struct Arguments {
     pub(crate) compare: Option<Expr>,
     pub(crate) operation: Option<LitStr>,
     pub(crate) with: Option<Expr>,
-    /// The function that asks for the effect of an earlier attempt.
+    /// The closure that asks for the effect of an earlier attempt.
     pub(crate) reconcile: Option<Expr>,
     /// The path of the library.
     pub(crate) library: Option<Path>,

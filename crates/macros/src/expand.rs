@@ -43,11 +43,7 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
     };
     let idempotency = quote_spanned!(at(&with)=> &(#with));
     let checked = quote_spanned!(at(key)=> #library::Key::new(&(#key))?);
-    // A question takes the `&Order` of a parameter `order: &Order`, and not a `&&Order`.
-    let payload = match arguments.reconcile.is_some() && function.is_reference(&compare) {
-        true => compare.clone(),
-        false => quote_spanned!(at(&compare)=> &(#compare)),
-    };
+    let payload = quote_spanned!(at(&compare)=> &(#compare));
     let output: ReturnType = parse_quote!(-> ::core::result::Result<#value, #library::RunError<#error>>);
     function.signature.output = output;
     let signature = &function.signature;

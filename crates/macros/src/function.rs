@@ -51,18 +51,6 @@ impl Function {
         })
     }
 
-    /// Whether these tokens are the name of a parameter whose type is a reference.
-    pub(crate) fn is_reference(&self, tokens: &TokenStream) -> bool {
-        let name = syn::parse2::<Ident>(tokens.clone());
-        self.signature.inputs.iter().any(|input| match (input, &name) {
-            (FnArg::Typed(typed), Ok(name)) => {
-                matches!(&*typed.pat, Pat::Ident(named) if named.ident == *name)
-                    && matches!(&*typed.ty, Type::Reference(_))
-            }
-            _ => false,
-        })
-    }
-
     /// The first parameter that makes the function generic: a type, a constant, or an `impl` in an argument's type.
     /// Lifetimes don't count.
     pub(crate) fn generic(&self) -> Option<Ident> {

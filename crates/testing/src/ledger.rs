@@ -91,7 +91,7 @@ impl Ledger {
     /// use std::time::Duration;
     ///
     /// async fn pay(idempotency: &Idempotency, gateway: &Ledger, order: &str) -> Result<String, RunError<Failure>> {
-    ///     let question = async |claim: ClaimHandle, order: &str| {
+    ///     let question = async |claim: ClaimHandle| {
     ///         Ok(match gateway.find("charge", &claim.derive_key("charge")).await? {
     ///             Lookup::Found(charge) if charge.detail == order => Found::Happened(charge.receipt),
     ///             Lookup::Found(_) => return Err("the gateway has another charge under this key".into()),

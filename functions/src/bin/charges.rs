@@ -41,7 +41,7 @@ async fn handle(
     event: LambdaEvent<Order>,
 ) -> Result<Charge, RunError<Failure>> {
     let order = event.payload;
-    let question = async |claim: ClaimHandle, order: &Order| gateway.ask(&claim, order).await;
+    let question = async |claim: ClaimHandle| gateway.ask(&claim, &order).await;
     let charge = idempotency.for_context(&event.context).operation("charge")?.reconcile(question)?;
     charge.run(Key::new(&order.order_id)?, &order, || gateway.charge(&order)).await
 }

@@ -60,8 +60,8 @@ impl Asking {
         handler: impl FnOnce() -> Fut,
     ) -> Result<String, RunError<E>> {
         let answer = std::sync::Mutex::new(Some(answer));
-        let question = async |claim: ClaimHandle, payload: &u32| {
-            assert!(claim.is_takeover() && *payload == 1);
+        let question = async |claim: ClaimHandle| {
+            assert!(claim.is_takeover());
             assert!(crate::staging().is_none(), "a question stages nothing");
             self.asked.fetch_add(1, Ordering::SeqCst);
             answer.lock().unwrap().take().unwrap()
@@ -179,7 +179,7 @@ async fn failed_questions_keep_the_key() {
 #[tokio::test(start_paused = true)]
 async fn panicking_questions_keep_the_key() {
     let asking = Asking::left().await;
-    let question = async |_: ClaimHandle, _: &u32| -> Answer { panic!("the question's own panic") };
+    let question = async |_: ClaimHandle| -> Answer { panic!("the question's own panic") };
     let operation = asking.bench.operation().reconcile(question).unwrap();
     let running = operation.run(Key::new("a").unwrap(), &1, || async { Ok::<_, TestError>(String::new()) });
     let ended = futures_util::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(Box::pin(running))).await;
@@ -191,7 +191,7 @@ async fn panicking_questions_keep_the_key() {
 #[tokio::test(start_paused = true)]
 async fn hanging_questions_are_cut_off() {
     let asking = Asking::left().await;
-    let question = async |_: ClaimHandle, _: &u32| -> Answer { std::future::pending().await };
+    let question = async |_: ClaimHandle| -> Answer { std::future::pending().await };
     let operation = asking.bench.operation().reconcile(question).unwrap();
     let ended =
         operation.run(Key::new("a").unwrap(), &1, || async { Ok::<_, TestError>(String::new()) }).await;
@@ -208,7 +208,7 @@ async fn time_is_judged_again_after_a_question() {
     let asking = Asking::left().await;
     let now = asking.bench.now();
     let bench = asking.bench.in_invocation(now.saturating_add(Duration::from_secs(5)));
-    let question = async |_: ClaimHandle, _: &u32| -> Answer {
+    let question = async |_: ClaimHandle| -> Answer {
         tokio::time::sleep(Duration::from_millis(4900)).await;
         absent()
     };
@@ -304,7 +304,7 @@ async fn lost_answers_to_the_questions_outcome_are_found() {
 
 #[tokio::test(start_paused = true)]
 async fn contradictory_reconcilers_are_refused() {
-    let question = async |_: ClaimHandle, _: &u32| found();
+    let question = async |_: ClaimHandle| found();
     let refused = |idempotency: &Idempotency| {
         idempotency.operation("step").unwrap().reconcile(question).unwrap_err().kind()
     };
@@ -356,7 +356,7 @@ async fn reconciled_runs_are_send() {
     let gateway: std::sync::Arc<str> = "gateway".into();
     let ran = tokio::spawn(async move {
         let remote = gateway.clone();
-        let question = async move |claim: ClaimHandle, _: &u32| {
+        let question = async |claim: ClaimHandle| {
             let key = claim.derive_key(&remote);
             tokio::task::yield_now().await;
             Ok(Found::Happened(key))

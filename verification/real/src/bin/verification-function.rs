@@ -216,7 +216,7 @@ async fn at_gateway(
     let operation = idempotency.for_context(&event.context).operation("job")?;
     let charge = || charge(world, gateway, &job);
     let answer = if world.form.promise() == Promise::Reconciled {
-        let question = async |claim: ClaimHandle, job: &Job| ask(world, gateway, &claim, job).await;
+        let question = async |claim: ClaimHandle| ask(world, gateway, &claim, &job).await;
         operation.reconcile(question)?.run(&key, &job, charge).await
     } else {
         operation.run(&key, &job, charge).await
