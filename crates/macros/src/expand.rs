@@ -47,10 +47,8 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
     let output: ReturnType = parse_quote!(-> ::core::result::Result<#value, #library::RunError<#error>>);
     function.signature.output = output;
     let signature = &function.signature;
-    let (reconciled, types) = match &arguments.reconcile {
-        None => (TokenStream::new(), quote!(::<#value, #error, _, _, _>)),
-        Some(question) => (quote_spanned!(at(question)=> .reconcile(#question)?), quote!(::<#error, _, _>)),
-    };
+    let reconciled = arguments.reconcile.as_ref();
+    let reconciled = reconciled.map(|question| quote_spanned!(at(question)=> .reconcile(#question)?));
     // Without `move`, the closure and its future borrow the variables that the body borrows, and consume only those
     // that the body consumes.
     Ok(quote_spanned! {Span::mixed_site()=>
@@ -59,7 +57,7 @@ fn idempotent(arguments: &Arguments, mut function: Function) -> Result<TokenStre
         #visibility #signature {
             let operation = #library::Idempotency::operation(#idempotency, #name)?;
             let key = #checked;
-            operation #reconciled .run #types(key, #payload, || async #body).await
+            operation #reconciled .run::<#value, #error, _, _, _>(key, #payload, || async #body).await
         }
     })
 }
