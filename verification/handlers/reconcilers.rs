@@ -1,6 +1,6 @@
 //! Reconcilers, right and wrong. The gateway doesn't deduplicate, and can be asked for a charge by its reference.
 
-use std::{error::Error as StdError, pin::Pin, time::Duration};
+use std::{error::Error as StdError, time::Duration};
 
 use lambda_idempotency::{ClaimHandle, Failure, Found, Idempotency, Key, current};
 use lambda_idempotency_testing::{Bench, Effect, Event, Function, Ledger, Lookup, NoAnswer};
