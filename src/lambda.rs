@@ -156,7 +156,7 @@ impl Idempotency {
     }
 }
 
-/// The service `S` behind a layer of this library: [`EventLayer`], [`HttpLayer`], or
+/// The service `S` behind a layer of this library: [`EventLayer`], [`HttpLayer`](http::HttpLayer), or
 /// [`ReleaseRejections`](http::ReleaseRejections). For `ReleaseRejections`, `S` is the wrapped layer's service.
 #[derive(Clone, Debug)]
 pub struct Idempotent<S, L> {

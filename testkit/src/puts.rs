@@ -18,7 +18,7 @@ pub enum Settlement {
     Release {
         /// When the record expires.
         expires_at: Timestamp,
-        /// The new value of [`Record::interrupted`].
+        /// The new value of [`Record::mark`].
         interrupted: bool,
     },
 }
