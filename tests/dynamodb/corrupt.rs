@@ -60,7 +60,7 @@ fn of_every_record() -> Vec<Mutation> {
     mutations.push(becomes("fingerprint", b(&[&[2][..], &[0xf1; 32]].concat()), "isn't in the form"));
     // A later release may give these attributes more values. This one can't tell what they allow.
     for (attribute, values) in [
-        ("mark", ["unanswered", "reconciled", "secret", ""]),
+        ("mark", ["asked", "later", "secret", ""]),
         ("execution", ["at-least-once", "exactly-once", "secret", ""]),
     ] {
         for value in values {

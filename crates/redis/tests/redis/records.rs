@@ -254,7 +254,7 @@ async fn corrupt_hashes_name_the_invalid_field() {
         ("expires_at", Some(""), "whole number"),
         ("expires_at", None, "is missing"),
         ("mark", Some("secret"), "doesn't know; update the library"),
-        ("mark", Some("reconciled"), "doesn't know; update the library"),
+        ("mark", Some("later"), "doesn't know; update the library"),
         ("execution", Some("secret"), "doesn't know; update the library"),
         ("response", None, "is missing"),
         ("encoding", Some("secret"), "isn't in the form"),
