@@ -84,9 +84,9 @@ pub(super) enum Reason {
     NoTimeLeft,
 }
 
-/// Asks for the effect of an earlier attempt at one record.
+/// Asks for the effect of an earlier attempt at one record. A reference, so that a first run allocates nothing for it.
 pub(super) type Question<'a> =
-    Box<dyn FnOnce(ClaimHandle) -> BoxFuture<'a, Asked<Result<(), Reason>>> + Send + 'a>;
+    &'a (dyn Fn(ClaimHandle) -> BoxFuture<'static, Asked<Result<(), Reason>>> + Send + Sync);
 
 /// One delivery of a batch.
 struct Delivery<'b, R> {
@@ -255,12 +255,14 @@ impl<R: Record> Delivery<'_, R> {
             way: self.batch.idempotency.way(),
             inside: None,
         };
-        let question = self.batch.question.as_ref().map(|ask| -> Question<'_> {
-            Box::new(move |claim| match R::read(raw, self.way).record {
+        let question = self.batch.question.as_ref().map(|ask| {
+            // The record was moved into its handler, and is read again only for the question.
+            move |claim| match R::read(raw, self.way).record {
                 Ok(record) => ask(claim, record),
                 Err(error) => Box::pin(ready(Asked::failed(error))),
-            })
+            }
         });
+        let question = question.as_ref().map(|question| -> Question<'_> { question });
         let handlers = (&self.handlers, place);
         match self.batch.handler.protected(driver, target, record, handlers, question).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,
