@@ -150,7 +150,7 @@ async fn questions_wait_until_effects_have_arrived() {
     assert_eq!(asking.asked(), 0);
 }
 
-/// The key isn't free: another payload is a mismatch, and the same one is told when to come back.
+/// The key isn't free: another payload is a mismatch, and the same one learns when to retry.
 #[tokio::test(start_paused = true)]
 async fn unknown_effects_keep_the_key() {
     let asking = Asking::left().await;

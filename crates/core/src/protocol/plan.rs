@@ -64,7 +64,7 @@ impl Rules {
     /// its handler's effect may still arrive.
     pub(super) fn waits_until(&self, lease_until: Timestamp, mark: Mark) -> Timestamp {
         match mark {
-            // Whoever wrote the mark has included that time.
+            // The executor that wrote the mark has included that time.
             Mark::Unanswered => lease_until,
             _ => lease_until.saturating_add(self.arrives_within()),
         }

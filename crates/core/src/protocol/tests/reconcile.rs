@@ -56,7 +56,7 @@ fn first_runs_ask_nothing() {
     }
 }
 
-/// Nobody asks before the effect has had the time to arrive, on this executor's clock and with the margin.
+/// No question is asked before the effect has had the time to arrive, on this executor's clock and with the margin.
 #[test]
 fn questions_wait_for_the_effect() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
