@@ -195,16 +195,13 @@ pub(crate) fn asked<T, U>(
     failed: impl FnOnce(RecordedFailure) -> U,
 ) -> Asked<U> {
     match found {
-        Ok(Found::Happened(value)) => {
-            let (verdict, answer) = happened(value);
-            Asked::Answer(verdict, answer)
-        }
-        Ok(Found::Failed(failure)) => Asked::Answer(Verdict::failure(&failure), failed(failure)),
-        Ok(Found::DidNotHappen) => Asked::Without(NoOutcome::DidNotHappen),
+        Ok(Found::Happened(value)) => Ok(happened(value)),
+        Ok(Found::Failed(failure)) => Ok((Verdict::failure(&failure), failed(failure))),
+        Ok(Found::DidNotHappen) => Err(NoOutcome::DidNotHappen),
         Ok(Found::NotKnownYet { ask_again_after }) => {
-            Asked::Without(NoOutcome::NotKnown { ask_again_after: Some(ask_again_after), cause: None })
+            Err(NoOutcome::NotKnown { ask_again_after: Some(ask_again_after), cause: None })
         }
-        Err(cause) => Asked::failed(cause),
+        Err(cause) => Err(NoOutcome::failed(cause)),
     }
 }
 

@@ -209,15 +209,14 @@ where
     };
     if let (true, Some(question), Some(claim)) = (right.is_asking(), question, context.claim.clone()) {
         let asking = Box::pin(within(context.of_question(), question(claim)));
-        let asked = match right.watch(driver.clock(), asking).await {
-            Ended::Returned(Asked::Answer(verdict, answer)) => {
+        right = match right.watch(driver.clock(), asking).await.answered() {
+            Ok((verdict, answer)) => {
                 return Box::pin(reconciled(driver, right, verdict))
                     .await
                     .map(|settled| settled.with(answer));
             }
-            asked => asked.without_outcome(),
+            Err(ended) => Box::pin(without_outcome(driver, right, ended)).await?,
         };
-        right = Box::pin(without_outcome(driver, right, asked)).await?;
     }
     let refusals = context.refusals.clone();
     // Judging the result, such as serialising it, runs the user's code too, and may panic. So it's part of the watched

@@ -19,20 +19,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The answer to the question. `U` is the caller's answer.
-pub(crate) enum Asked<U> {
-    /// The outcome, and how to record it.
-    Answer(Verdict, U),
-    /// Why there's no outcome.
-    Without(NoOutcome),
-}
-
-impl<U> Asked<U> {
-    /// The question failed.
-    pub(crate) fn failed(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::Without(NoOutcome::NotKnown { ask_again_after: None, cause: Some(cause.into()) })
-    }
-}
+/// The answer to the question: the outcome and how to record it, or why there's no outcome. `U` is the caller's answer.
+pub(crate) type Asked<U> = Result<(Verdict, U), NoOutcome>;
 
 /// Why the question has no outcome as its answer.
 pub(crate) enum NoOutcome {
@@ -45,6 +33,13 @@ pub(crate) enum NoOutcome {
         /// The error of the question itself.
         cause: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+}
+
+impl NoOutcome {
+    /// The question failed.
+    pub(crate) fn failed(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::NotKnown { ask_again_after: None, cause: Some(cause.into()) }
+    }
 }
 
 /// Why a wrapper has no answer.
@@ -67,22 +62,6 @@ impl OperationContext {
     pub(super) fn of_question(&self) -> Self {
         let refusals = Refusals::inside(refusals_around(&self.invocation));
         Self { staging: None, refusals, ..self.clone() }
-    }
-}
-
-impl<U> Ended<Asked<U>> {
-    /// How the question ended, if not with an outcome.
-    pub(super) fn without_outcome(self) -> Ended<NoOutcome> {
-        match self {
-            // Not a question's end without an outcome: the caller has handled it.
-            Self::Returned(Asked::Answer(..)) => {
-                Ended::Returned(NoOutcome::NotKnown { ask_again_after: None, cause: None })
-            }
-            Self::Returned(Asked::Without(why)) => Ended::Returned(why),
-            Self::Panicked(payload) => Ended::Panicked(payload),
-            Self::CutOff => Ended::CutOff,
-            Self::NotBegun => Ended::NotBegun,
-        }
     }
 }
 

@@ -39,7 +39,7 @@ use crate::{
         driver::Driver,
         handle::ClaimHandle,
         protect::{Protected, Stopped, Target},
-        question::Asked,
+        question::{Asked, NoOutcome},
         watch::{caught, until},
     },
     settings::Execution,
@@ -259,7 +259,7 @@ impl<R: Record> Delivery<'_, R> {
             // The record was moved into its handler, and is read again only for the question.
             move |claim| match R::read(raw, self.way).record {
                 Ok(record) => ask(claim, record),
-                Err(error) => Box::pin(ready(Asked::failed(error))),
+                Err(error) => Box::pin(ready(Err(NoOutcome::failed(error)))),
             }
         });
         let question = question.as_ref().map(|question| -> Question<'_> { question });
