@@ -398,8 +398,8 @@ impl Idempotency {
     /// The recorded outcome is JSON, as [`run`](Operation::run) and the batch workers replay it.
     ///
     /// ```
-    /// # use lambda_idempotency::{ClaimHandle, Error, Found, Idempotency};
-    /// # use lambda_idempotency::store::{Record, Status, StoredKey};
+    /// # use lambda_idempotency::{ClaimHandle, Error, Found, Idempotency, StoredKey};
+    /// # use lambda_idempotency::store::{Record, Status};
     /// # async fn find(_: &str) -> Result<Option<String>, std::io::Error> { Ok(None) }
     /// /// Settles the charges whose attempts ended without an answer.
     /// async fn settle(idempotency: &Idempotency, records: Vec<(StoredKey, Record)>) -> Result<(), Error> {

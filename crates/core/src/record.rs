@@ -296,7 +296,7 @@ impl Record {
     /// ```
     /// # extern crate lambda_idempotency_core as lambda_idempotency;
     /// use lambda_idempotency::{Fingerprint, settings::Execution, time::Timestamp};
-    /// use lambda_idempotency::store::{Generation, Lock, Owner, Record, State};
+    /// use lambda_idempotency::store::{Generation, Lock, Mark, Owner, Record, State};
     ///
     /// # fn main() -> Result<(), lambda_idempotency::Error> {
     /// let lease_until = Timestamp::from_millis(60_000);
@@ -309,7 +309,7 @@ impl Record {
     ///     lease_until,
     ///     execution: Execution::AtLeastOnce,
     ///     expires_at: Some(Timestamp::from_millis(90_000_000)),
-    ///     interrupted: false,
+    ///     mark: Mark::None,
     ///     request_id: None,
     ///     trace: None,
     /// };

@@ -44,7 +44,7 @@ pub enum NextDelivery {
 /// use std::time::Duration;
 /// use lambda_idempotency::settings::Execution;
 /// use lambda_idempotency::Fingerprint;
-/// use lambda_idempotency::store::{Generation, Owner, Record, State};
+/// use lambda_idempotency::store::{Generation, Mark, Owner, Record, State};
 /// use lambda_idempotency::time::Timestamp;
 /// use lambda_idempotency::protocol::{NextDelivery, Rules, outlook};
 ///
@@ -59,7 +59,7 @@ pub enum NextDelivery {
 ///     lock_acquired_at: Timestamp::from_secs(1_795_000_000),
 ///     execution: Execution::AtMostOnce,
 ///     expires_at: None,
-///     interrupted: false,
+///     mark: Mark::None,
 ///     request_id: None,
 ///     trace: None,
 ///     state: State::Started { lease_until },
