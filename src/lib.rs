@@ -93,6 +93,8 @@ pub mod store;
 mod observe;
 #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "the wrappers use the rest"))]
 mod run;
+#[doc(hidden)]
+pub mod span;
 // The entry points and the wrappers.
 #[cfg_attr(
     not(all(feature = "admin", feature = "http")),

@@ -20,7 +20,7 @@ use crate::{
     time::{Stopwatch, Timestamp},
 };
 
-const TARGET: &str = "lambda_idempotency";
+pub(crate) const TARGET: &str = "lambda_idempotency";
 
 pub(crate) fn claimed(id: &StoredKey, held: &Held) {
     OUTAGE.store(0, Ordering::Relaxed);

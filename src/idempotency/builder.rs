@@ -16,6 +16,7 @@ use crate::{
         driver::{Driver, OwnerSource, Shared, Way},
     },
     settings::{Execution, Mode, Settings},
+    span::OperationSpan,
     store::{Cipher, Store, named},
     time::{Clock, LaterClock, system_clock},
 };
@@ -206,6 +207,7 @@ impl Builder {
         };
         let idempotency = Idempotency {
             driver: Driver {
+                span: OperationSpan::none(),
                 shared: Arc::new(shared),
                 settings: Arc::new(self.settings),
                 clock: LaterClock::new(self.clock),

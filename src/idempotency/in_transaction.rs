@@ -22,6 +22,7 @@ use crate::{
         refusal::refusal_error,
         response::Verdict,
     },
+    span::OperationSpan,
     store::CallerTransactions,
 };
 
@@ -175,6 +176,7 @@ impl<F: Format> Operation<F> {
         let transaction = Arc::new(transaction);
         let records = Records::new(store, Arc::clone(&transaction), Some(Arc::into_inner));
         let target = Target {
+            span: OperationSpan::new(&key, || None),
             key: key.clone(),
             fingerprint,
             invocation: invocation.clone(),

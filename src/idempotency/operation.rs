@@ -24,6 +24,7 @@ use crate::{
         response::Verdict,
     },
     settings::Settings,
+    span::OperationSpan,
 };
 
 /// One operation of a function, by name: [`run`](Self::run) it, or [`begin`](Self::begin) and settle it yourself.
@@ -368,6 +369,7 @@ impl<F: Format> Operation<F> {
         let invocation = self.idempotency.invocation();
         let (fingerprint, text) = self.fingerprint_and_text(&target_key, payload)?;
         let target = Target {
+            span: OperationSpan::new(&target_key, || None),
             key: target_key.clone(),
             fingerprint,
             invocation: invocation.clone(),

@@ -25,6 +25,7 @@ use crate::{
         replay::Replay,
         response::Verdict,
     },
+    span::OperationSpan,
 };
 
 /// What the remote system says of an attempt that ended without an answer.
@@ -218,6 +219,7 @@ where
 {
     let driver = asking.driver();
     let target = Target {
+        span: OperationSpan::new(key, || None),
         key: key.clone(),
         fingerprint: record.fingerprint,
         invocation: asking.invocation(),

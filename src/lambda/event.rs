@@ -115,6 +115,7 @@ use crate::{
         shadow,
     },
     selector::{self, Selector},
+    span::OperationSpan,
 };
 use replays::OnReplay;
 
@@ -400,7 +401,9 @@ impl<T: DeserializeOwned> EventLayer<T> {
             return Ok(encoded(&response)?);
         };
         let way = self.idempotency.way();
-        let target = Target { key: key.clone(), fingerprint, invocation, cut_off: None, way, inside: None };
+        let span = OperationSpan::new(&key, || context.xray_trace_id.clone());
+        let target =
+            Target { span, key: key.clone(), fingerprint, invocation, cut_off: None, way, inside: None };
         drop(raw);
         let handler = || inner.call(LambdaEvent::new(payload, context));
         let protected = protect(self.idempotency.driver(), target, handler, judge, as_it_is).await;

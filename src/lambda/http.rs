@@ -273,10 +273,12 @@ use crate::{
         shadow,
         staging::AnyAnswer,
     },
+    span::OperationSpan,
 };
 use answer::{Answer, Delivery, Exact, Read};
 use body_key::Keyed;
 use config::{Config, MayReplay};
+use headers::incoming_trace;
 use path::Routed;
 use problem::Problem;
 
@@ -421,6 +423,7 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
         routed.leave(&mut parts);
         let stored = StoredKey::new(&scope, &key);
         let target = Target {
+            span: OperationSpan::new(&stored, || incoming_trace(&parts.headers)),
             key: stored.clone(),
             fingerprint,
             invocation,

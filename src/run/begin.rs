@@ -81,6 +81,7 @@ async fn attempt(
     match opened? {
         Opened::Claimed(held) => {
             observe::claimed(key, &held);
+            driver.span.claimed(&held.lock);
             let is_copied = ticket.is_some();
             Ok(Begun::Claimed(Claim::new(driver.clone(), key.clone(), state, held, is_copied)))
         }

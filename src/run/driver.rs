@@ -21,6 +21,7 @@ use crate::{
     record::{Owner, Record},
     run::{brake::Brake, cache::LocalCache, refusal::Refused, staging::NO_TRANSACTIONS},
     settings::Settings,
+    span::{OperationSpan, current_trace},
     store::{
         Cipher, CommitOutcome, OwnWrites, Put, PutOutcome, Store, StoreError, StoreErrorKind, Transactions,
     },
@@ -53,6 +54,8 @@ pub(crate) struct Driver {
     pub(crate) clock: LaterClock,
     /// Whether the operation has a reconciler.
     pub(crate) is_reconciled: bool,
+    /// The span of the operation that it drives.
+    pub(crate) span: OperationSpan,
 }
 
 /// The part of a [`Driver`] that all operations of a process share.
@@ -222,6 +225,7 @@ impl Driver {
             fingerprint,
             limits,
             request_id: invocation.request_id().cloned(),
+            trace: current_trace(),
         }))
     }
 

@@ -6,6 +6,9 @@ use std::{
     panic::resume_unwind,
 };
 
+use futures_util::FutureExt as _;
+use tracing::Instrument as _;
+
 use crate::{
     error::{Error, ErrorKind, RecordedFailure},
     failure::ErrorPolicy,
@@ -14,8 +17,7 @@ use crate::{
     invocation::{Invocation, Refusals},
     key::StoredKey,
     observe,
-    protocol::{Decline, End, LATE_CALL, Refusal},
-    record::Status,
+    protocol::{Decline, End, Refusal},
     run::{
         brake::Passage,
         claim::Begun,
@@ -23,7 +25,7 @@ use crate::{
         driver::{Declined, Driver, Ending, Inside, Way},
         handle::ClaimHandle,
         question::{Asked, without_outcome},
-        refusal::{self, RefusedBy, alone_in_doubt, declined, refusal_error, unresolved, wrong_closure_type},
+        refusal::{RefusedBy, alone_in_doubt, declined, refusal_error, unresolved, wrong_closure_type},
         replay::Replay,
         response::Verdict,
         right::Right,
@@ -31,12 +33,14 @@ use crate::{
         watch::{Ended, caught},
     },
     settings::Execution,
+    span::OperationSpan,
     store::OwnWrites,
     time::Timestamp,
 };
 
 /// One delivery of one operation.
 pub(crate) struct Target<'t> {
+    pub(crate) span: OperationSpan,
     pub(crate) key: StoredKey,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) invocation: Invocation,
@@ -178,7 +182,35 @@ where
 ///
 /// If idempotency isn't enforced, the handler runs without a claim, and the only errors are its panic and those of
 /// its own writes.
-pub(crate) async fn protect_caught<T, U, Fut, Again, Asking>(
+pub(crate) fn protect_caught<T, U, Fut, Again, Asking>(
+    driver: &Driver,
+    target: Target<'_>,
+    handler: impl FnOnce() -> Fut,
+    judge: impl FnMut(T, ErrorPolicy) -> (Verdict, U),
+    again: impl FnMut(AnyAnswer) -> Option<Again>,
+    question: Option<impl FnOnce(ClaimHandle) -> Asking>,
+) -> impl Future<Output = Result<Protected<U>, Stopped>>
+where
+    Fut: Future<Output = T>,
+    Again: Future<Output = T>,
+    Asking: Future<Output = Asked<U>>,
+{
+    let span = target.span.clone();
+    protect_within(driver, target, handler, judge, again, question).instrument(span.span().clone()).inspect(
+        move |ended| match ended {
+            Ok(Protected::Replayed(replay)) => {
+                span.replayed(replay.attempt(), replay.generation().get(), replay.trace());
+            }
+            Err(Stopped::Refused(error)) => span.refused(error.kind()),
+            Err(Stopped::Panicked(_)) => span.ended("panicked"),
+            // Recorded by `finish`, which knows the verdict.
+            Ok(Protected::Ran(_) | Protected::RanUnrecorded(_)) => {}
+        },
+    )
+}
+
+/// As [`protect_caught`], within the operation's span.
+async fn protect_within<T, U, Fut, Again, Asking>(
     driver: &Driver,
     target: Target<'_>,
     handler: impl FnOnce() -> Fut,
@@ -192,7 +224,7 @@ where
     Asking: Future<Output = Asked<U>>,
 {
     let key = target.key.clone();
-    let driver = &driver.begun(&target.invocation);
+    let driver = &Driver { span: target.span.clone(), ..driver.begun(&target.invocation) };
     let counts = driver.settings.fail_open && driver.settings.is_enforced();
     // Until the delivery ends, this process knows of it.
     let passage = counts.then(|| driver.shared.brake.enter(&key));
@@ -200,6 +232,7 @@ where
         Entry::Run(entered) => *entered,
         Entry::Replay(replay) => return Ok(Protected::Replayed(replay)),
         Entry::Unprotected(context) => {
+            driver.span.ended("unprotected");
             let refusals = context.refusals.clone();
             let running = Box::pin(within(context, async {
                 judged(driver, &key, &mut judge, handler().await, &refusals).1
@@ -262,7 +295,7 @@ async fn enter<'t>(
     target: Target<'t>,
     passage: Option<&Passage<'_>>,
 ) -> Result<Entry<'t>, Stopped> {
-    let Target { key, fingerprint, invocation, cut_off, way, inside } = target;
+    let Target { key, fingerprint, invocation, cut_off, way, inside, .. } = target;
     let is_inside = inside.is_some();
     let invocation = invocation.cut_off_at(cut_off);
     let begun = Right::begin(driver, &key, fingerprint, &invocation, way, inside).await;
@@ -342,8 +375,7 @@ async fn unanswered(
             Err(Stopped::Panicked(payload))
         }
         (Ended::CutOff, _) => {
-            let is_replaced = is_replaced(driver, &right).await;
-            let error = cut_off(driver, &right, is_replaced);
+            let error = right.cut_off(driver).await;
             right.give_up().await;
             Err(error.into())
         }
@@ -499,7 +531,7 @@ pub(super) async fn finish(
     writes: Option<Box<OwnWrites>>,
 ) -> Result<Finished, Error> {
     let writes = writes.as_deref().filter(|_| verdict.is_success());
-    let is_released = verdict.is_without_outcome();
+    let (name, is_released) = (verdict.name(), verdict.is_without_outcome());
     // If the handler ran under a claim and has no transaction, its effects have happened, whether or not the record is
     // written.
     let has_happened = writes.is_none() && matches!(right, Right::Claim(_));
@@ -512,7 +544,7 @@ pub(super) async fn finish(
         },
     };
     let (key, answer_by) = (right.key(), right.limits().answer_by);
-    Ok(Finished::Settled(match ending.end {
+    let settled = match ending.end {
         // No settlement fences these writes.
         End::Unresolved(_) if is_unenforced => return Err(alone_in_doubt(key, ending.store_error)),
         End::Recorded if is_unenforced => Protected::RanUnrecorded(()),
@@ -530,7 +562,14 @@ pub(super) async fn finish(
                 Protected::Replayed(outcome?)
             }
         },
-    }))
+    };
+    match settled {
+        Protected::Ran(()) => driver.span.ended(name),
+        Protected::RanUnrecorded(()) if is_unenforced => driver.span.ended("unenforced"),
+        Protected::RanUnrecorded(()) => driver.span.ended("unrecorded"),
+        Protected::Replayed(_) => {}
+    }
+    Ok(Finished::Settled(settled))
 }
 
 /// Releases the claim of a process that was frozen between its claim and its handler. Nothing ran, so the
@@ -539,39 +578,4 @@ async fn release_unrun(driver: &Driver, mut right: Right<'_>) -> Error {
     // If the release fails, the claim is like one that was dropped.
     let _ = right.settle(Verdict::Release { interrupted: false }).await;
     refusal_error(right.key(), Refusal::NoTimeLeft, None, driver.now())
-}
-
-/// Whether a run under at-most-once lost its claim because an operator settled or released the record. Returns `false`
-/// if the record can't be read within [`LATE_CALL`].
-async fn is_replaced(driver: &Driver, right: &Right<'_>) -> bool {
-    let Right::Claim(claim) = right else { return false };
-    if driver.settings.execution != Execution::AtMostOnce || !claim.is_lost() {
-        return false;
-    }
-    let now = driver.now();
-    let soon = now.saturating_add(LATE_CALL);
-    let until = claim.limits().last_call().map_or(soon, |last| last.min(soon));
-    let found = driver.in_time(now, Some(until), driver.store().read(right.key())).await;
-    let held = claim.held();
-    matches!(found, Ok(Some(record)) if record.status() != Status::Started
-        || (record.owner, record.generation) != (held.lock.owner, held.lock.generation))
-}
-
-/// Reports a handler that was cut off, and returns the caller's error.
-///
-/// The claim isn't settled, since the interrupted handler may still have an effect. Under at-least-once, the end of
-/// the claim's lease frees the key. Without a claim, nothing was written, unless a declined transaction is in doubt.
-///
-/// `is_replaced` says whether the claim was lost because an operator settled or released the record.
-fn cut_off(driver: &Driver, right: &Right<'_>, is_replaced: bool) -> Error {
-    let (key, now) = (right.key(), driver.now());
-    observe::cut_off(key, right.generation(), now);
-    match right {
-        Right::Claim(claim) => {
-            let until = driver.rules().claimable_at(claim.held().lock.lease_until);
-            refusal::cut_off(key, &driver.rules(), until, is_replaced, now)
-        }
-        Right::Optimistic(it) if it.is_in_doubt() => unresolved(key, None, None, now),
-        Right::Optimistic(_) | Right::Unenforced(_) => refusal::cut_off_unclaimed(key),
-    }
 }

@@ -27,6 +27,8 @@ pub struct Replay {
     attempt: u32,
     claimed_at: Timestamp,
     expires_at: Option<Timestamp>,
+    /// The trace of the run that recorded the outcome.
+    trace: Option<Arc<String>>,
 }
 
 impl Replay {
@@ -45,6 +47,7 @@ impl Replay {
             attempt: record.attempt,
             claimed_at: record.lock_acquired_at,
             expires_at: record.expires_at,
+            trace: record.trace.clone(),
         }
     }
 
@@ -85,6 +88,10 @@ impl Replay {
     /// The time until which the outcome is replayed. Executors may replay it for up to the skew margin longer.
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.expires_at
+    }
+
+    pub(super) fn trace(&self) -> Option<&str> {
+        self.trace.as_deref().map(String::as_str)
     }
 
     /// Deserializes the recorded result of `key`, and reports a result that can't be read.

@@ -54,6 +54,16 @@ impl Verdict {
         }
     }
 
+    /// The outcome's name in the operation's span.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Complete(..) | Self::CompleteOmitted => "completed",
+            Self::Fail(_) => "failed",
+            Self::Release { .. } => "released",
+            Self::Unanswered { .. } => "unanswered",
+        }
+    }
+
     /// Completes with `value` in the format `F`. A value that can't be read back isn't kept.
     pub(crate) fn result<T, F>(key: &StoredKey, value: &T) -> Self
     where

@@ -13,8 +13,8 @@ use crate::{
     invocation::Invocation,
     key::StoredKey,
     observe,
-    protocol::{End, Limits},
-    record::{Generation, Record},
+    protocol::{End, LATE_CALL, Limits},
+    record::{Generation, Record, Status},
     run::{
         begin::begin,
         claim::{Begun, Claim},
@@ -22,11 +22,12 @@ use crate::{
         extension::keep,
         handle::ClaimHandle,
         optimistic::Optimistic,
-        refusal::{Refused, concluded, not_committed},
+        refusal::{self, Refused, concluded, not_committed, unresolved},
         response::Verdict,
         unenforced::Unenforced,
         watch::{CutOff, Ended, watch},
     },
+    settings::Execution,
     store::{OwnWrites, StoreError},
     time::{Clock, Timestamp},
 };
@@ -193,6 +194,40 @@ impl<'t> Right<'t> {
             Self::Claim(claim) => claim.settle_with(verdict, writes).await,
             Self::Optimistic(it) => it.settle_with(verdict, writes).await,
             Self::Unenforced(it) => it.settle_with(verdict, writes).await,
+        }
+    }
+
+    /// Whether a run under at-most-once lost its claim because an operator settled or released the record. Returns `false`
+    /// if the record can't be read within [`LATE_CALL`].
+    async fn is_replaced(&self, driver: &Driver) -> bool {
+        let Self::Claim(claim) = self else { return false };
+        if driver.settings.execution != Execution::AtMostOnce || !claim.is_lost() {
+            return false;
+        }
+        let now = driver.now();
+        let soon = now.saturating_add(LATE_CALL);
+        let until = claim.limits().last_call().map_or(soon, |last| last.min(soon));
+        let found = driver.in_time(now, Some(until), driver.store().read(claim.key())).await;
+        let held = claim.held();
+        matches!(found, Ok(Some(record)) if record.status() != Status::Started
+            || (record.owner, record.generation) != (held.lock.owner, held.lock.generation))
+    }
+
+    /// Reports a handler that was cut off, and returns the caller's error.
+    ///
+    /// The claim isn't settled, since the interrupted handler may still have an effect. Under at-least-once, the end of
+    /// the claim's lease frees the key. Without a claim, nothing was written, unless a declined transaction is in doubt.
+    pub(super) async fn cut_off(&self, driver: &Driver) -> Error {
+        let is_replaced = self.is_replaced(driver).await;
+        let (key, now) = (self.key(), driver.now());
+        observe::cut_off(key, self.generation(), now);
+        match self {
+            Self::Claim(claim) => {
+                let until = driver.rules().claimable_at(claim.held().lock.lease_until);
+                refusal::cut_off(key, &driver.rules(), until, is_replaced, now)
+            }
+            Self::Optimistic(it) if it.is_in_doubt() => unresolved(key, None, None, now),
+            Self::Optimistic(_) | Self::Unenforced(_) => refusal::cut_off_unclaimed(key),
         }
     }
 

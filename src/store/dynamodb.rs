@@ -22,7 +22,7 @@
 //! | `mark` | S | if an attempt ended without an answer | `interrupted`: an earlier one, which may have had effects; `unanswered`: this claim itself, and nothing runs under it; `reconciled`: the outcome was found by asking |
 //! | `execution` | S | at-most-once claims, settled or not | `at-most-once`: the claim's handler never starts again |
 //! | `request_id` | S | all, if known | the invocation that made the claim |
-//! | `trace` | S | none yet | the trace of the run under the claim |
+//! | `trace` | S | if traced | the trace of the run under the claim |
 //! | `encoding` | S | COMPLETED, FAILED, if encoded or not in the record | `deflate` (RFC 1951) or `identity`, or `omitted`; see below |
 //! | `length` | N | COMPLETED, FAILED, if it isn't that of `response` | the response's length in bytes, before encoding |
 //! | `sha256` | B | COMPLETED, FAILED, unless omitted | SHA-256 before encoding: 32 bytes |

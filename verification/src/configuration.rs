@@ -240,6 +240,7 @@ impl Configuration {
             fingerprint: fingerprint(request),
             limits: self.limits(start_by.saturating_add(millis(self.reserve))),
             request_id: None,
+            trace: None,
         }
     }
 

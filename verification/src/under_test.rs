@@ -97,11 +97,12 @@ impl Purpose {
     }
 }
 
-/// Whether both records tell of the same run: the attempt, the fingerprint, the lock time and the request id are the same.
+/// Whether both records tell of the same run: the attempt, the fingerprint, the lock time, the request id
+/// and the trace are the same.
 /// Settlements, extensions and operators keep these.
 pub fn is_same_run(seen: &Record, new: &Record) -> bool {
     let run = |record: &Record| (record.attempt, record.fingerprint, record.lock_acquired_at);
-    run(seen) == run(new) && seen.request_id == new.request_id
+    run(seen) == run(new) && (&seen.request_id, &seen.trace) == (&new.request_id, &new.trace)
 }
 
 /// Whether the condition of `put` holds on `current`. The contract in other words, to compare a store with.

@@ -26,7 +26,7 @@
 //! | `mark` | text | if an earlier attempt ended without an answer | `interrupted` |
 //! | `execution` | text | at-most-once claims, settled or not | `at-most-once` |
 //! | `request_id` | bytea | all, if known | the request id of the invocation that made the claim, in UTF-8 |
-//! | `trace` | bytea | none yet | the trace of the run under the claim, in UTF-8 |
+//! | `trace` | bytea | if traced | the trace of the run under the claim, in UTF-8 |
 //! | `encoding` | text | COMPLETED, FAILED, if encoded | `deflate` (RFC 1951) or `identity`, then `;format=NAME` if the format isn't JSON, and `;key=ID` if a cipher encrypted it; `omitted`: the response isn't stored |
 //! | `length` | numeric(20) | COMPLETED, FAILED, if it isn't that of `response` | the length in bytes before encoding |
 //! | `sha256` | bytea | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding |

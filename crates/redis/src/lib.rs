@@ -66,7 +66,7 @@
 //! | `mark` | if an earlier attempt ended without an answer | `interrupted` |
 //! | `execution` | at-most-once claims, settled or not | `at-most-once` |
 //! | `request_id` | all, if known | the invocation that made the claim |
-//! | `trace` | none yet | the trace of the run under the claim |
+//! | `trace` | if traced | the trace of the run under the claim |
 //! | `encoding` | COMPLETED, FAILED, if encoded | `deflate` (RFC 1951) or `identity`, then `;format=NAME` if the format isn't JSON, and `;key=ID` if a cipher encrypted it; `omitted`: the response isn't stored |
 //! | `length` | COMPLETED, FAILED, if it isn't that of `response` | the response's length in bytes, before encoding |
 //! | `sha256` | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding: 32 bytes |

@@ -8,11 +8,9 @@ use super::{
 };
 use crate::{
     Begun, Claim, Error, Idempotency, Settled, Staging,
-    run::{
-        driver::Way,
-        protect::{Target, protect},
-        response::Verdict,
-    },
+    run::protect::{Target, protect},
+    run::{driver::Way, response::Verdict},
+    span::OperationSpan,
     staging,
 };
 use lambda_idempotency_testing::Fault::{
@@ -384,6 +382,7 @@ async fn cut_off_decline_closure_leaves_commit_unresolved() {
         bench.store.script([if is_late { Meets(Late) } else { Script::Pass }]);
         let until = bench.now().saturating_add(Duration::from_secs(60));
         let target = Target {
+            span: OperationSpan::none(),
             key: bench.stored_key("k"),
             fingerprint: Fingerprint::of(&1).unwrap(),
             invocation: Invocation::entered(bench.now(), until, "request"),

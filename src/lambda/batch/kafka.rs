@@ -293,6 +293,11 @@ impl Record for KafkaRecord {
         )
     }
 
+    fn trace(&self) -> Option<String> {
+        let sent = self.headers().into_iter().find(|(name, _)| name == "traceparent");
+        sent.and_then(|(_, value)| String::from_utf8(value).ok())
+    }
+
     fn fingerprint(&self) -> Fingerprint {
         let builder = Fingerprint::builder(Self::VIA);
         let builder = match self.key() {

@@ -43,6 +43,11 @@ pub trait Record: AsRef<[u8]> + Sized + Send + 'static {
         None
     }
 
+    /// The `traceparent` or X-Ray header that the producer sent with the record.
+    fn trace(&self) -> Option<String> {
+        None
+    }
+
     /// Says why the record's content can't be read as JSON, if the record shows that.
     fn unreadable(&self) -> Option<&'static str> {
         None

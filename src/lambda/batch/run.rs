@@ -43,6 +43,7 @@ use crate::{
         watch::{caught, until},
     },
     settings::Execution,
+    span::OperationSpan,
     time::{Clock, Timestamp},
 };
 
@@ -248,6 +249,7 @@ impl<R: Record> Delivery<'_, R> {
         };
         let driver = &self.driver;
         let target = Target {
+            span: OperationSpan::new(key, || record.trace()),
             key: key.clone(),
             fingerprint,
             invocation: self.invocation.clone(),

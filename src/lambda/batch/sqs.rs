@@ -144,6 +144,13 @@ impl Record for SqsMessage {
         Some((self.queue_arn.clone(), self.receipt_handle.clone()))
     }
 
+    /// A producer's own `traceparent`, or else the header that SQS keeps for X-Ray.
+    fn trace(&self) -> Option<String> {
+        let sent = Fields::of(&self.raw).get("messageAttributes").map(Fields::of);
+        let sent = sent.and_then(|sent| Fields::of(sent.get("traceparent")?).text("stringValue"));
+        sent.as_deref().or_else(|| self.attribute("AWSTraceHeader")).map(str::to_owned)
+    }
+
     fn fingerprint(&self) -> Fingerprint {
         Fingerprint::builder(Self::VIA).json_or_bytes("payload", self.body()).finish()
     }

@@ -41,6 +41,12 @@ const DROPPED: [HeaderName; 28] = [
     REPLAYED,
 ];
 
+/// Returns the trace that came with a request: W3C's header, or else X-Ray's.
+pub(super) fn incoming_trace(headers: &HeaderMap) -> Option<String> {
+    let header = headers.get("traceparent").or_else(|| headers.get("x-amzn-trace-id"));
+    header.and_then(|value| value.to_str().ok()).map(str::to_owned)
+}
+
 /// Headers with these prefixes are dropped too: rate limits, which belong to a caller, and CORS permissions, which
 /// belong to a browser's origin.
 const DROPPED_PREFIXES: [&str; 3] = ["access-control-", "ratelimit", "x-ratelimit-"];
@@ -108,6 +114,20 @@ fn is_of_one_hop(headers: &HeaderMap, name: &HeaderName) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn own_trace_precedes_front_ends() {
+        let named = |headers: &[(&'static str, &'static str)]| {
+            let named = headers
+                .iter()
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            incoming_trace(&named.collect())
+        };
+        let (own, front_ends) = (("traceparent", "00-a-b-01"), ("x-amzn-trace-id", "Root=1-a"));
+        assert_eq!(named(&[front_ends, own]).as_deref(), Some("00-a-b-01"));
+        assert_eq!(named(&[front_ends]).as_deref(), Some("Root=1-a"));
+        assert_eq!(named(&[]), None);
+    }
 
     #[test]
     fn specification_lists_dropped_headers() {

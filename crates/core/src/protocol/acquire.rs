@@ -293,7 +293,7 @@ pub(super) fn lock(
         expires_at: plan.lock_expiry(lease_until),
         mark,
         request_id: plan.request_id.clone(),
-        trace: None,
+        trace: plan.trace.clone(),
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
         expires_at: Some(expires_at),
         mark,
         request_id: plan.request_id.clone(),
-        trace: None,
+        trace: plan.trace.clone(),
         state,
     };
     let put = match basis.seen.clone() {

@@ -100,6 +100,8 @@ pub struct Plan {
     pub limits: Limits,
     /// The invocation's request ID, for people who search the logs.
     pub request_id: Option<Arc<str>>,
+    /// The run's own trace, to which replays of its outcome link.
+    pub trace: Option<Arc<String>>,
 }
 
 impl Plan {

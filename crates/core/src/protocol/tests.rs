@@ -9,7 +9,7 @@ mod reconcile;
 mod settle;
 mod transactions;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{acquire::RECORDING_LEASE, limits::SHORTEST_ANSWER, *};
 use crate::{
@@ -42,6 +42,7 @@ fn plan(execution: Execution) -> Plan {
         fingerprint: REQUEST,
         limits: Limits { max_retries: Some(RETRIES), ..limits() },
         request_id: Some("request".into()),
+        trace: Some(Arc::new("trace".to_owned())),
     }
 }
 

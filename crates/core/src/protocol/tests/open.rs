@@ -101,7 +101,7 @@ fn first_conclusion_sets_every_field() {
         expires_at: Some(NOW.saturating_add(RETENTION).rounded_up_to_second()),
         mark: Mark::None,
         request_id: Some("request".into()),
-        trace: None,
+        trace: Some(Arc::new("trace".to_owned())),
         state: RecordState::Completed(outcome()),
     };
     assert_eq!(record, expected);

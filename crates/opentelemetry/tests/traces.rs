@@ -1,0 +1,208 @@
+//! Deliveries in several traces, exported by OpenTelemetry's own exporter to a receiver on loopback.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by a panic"
+)]
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    sync::{Arc, Mutex},
+};
+
+use lambda_idempotency::{
+    Failure, Idempotency, Key,
+    lambda::batch::{KafkaRecord, SqsMessage},
+    store::memory::MemoryStore,
+};
+use lambda_runtime::{Context, LambdaEvent, Service as _};
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _};
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use serde_json::{Value, json};
+use testkit::http_server::{Reply, Server};
+use tracing::Instrument as _;
+use tracing_subscriber::layer::SubscriberExt as _;
+
+const SECRET: &str = "order-17-of-alice";
+const SENT: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const SENDER: &str = "00f067aa0ba902b7";
+
+/// The spans named `operation` in what the receiver got, and all spans' ids with their names.
+struct Exported {
+    operations: Vec<Value>,
+    names: BTreeMap<String, String>,
+    text: String,
+}
+
+impl Exported {
+    fn of(bodies: &[Vec<u8>]) -> Self {
+        let mut text = String::new();
+        let (mut operations, mut names) = (Vec::new(), BTreeMap::new());
+        for body in bodies {
+            text += std::str::from_utf8(body).unwrap();
+            let body: Value = serde_json::from_slice(body).unwrap();
+            let scopes = body["resourceSpans"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .flat_map(|one| one["scopeSpans"].as_array().unwrap());
+            for span in scopes.flat_map(|scope| scope["spans"].as_array().unwrap()) {
+                names.insert(text_of(&span["spanId"]), text_of(&span["name"]));
+                if span["name"] == "operation" {
+                    operations.push(span.clone());
+                }
+            }
+        }
+        operations.sort_by_key(|span| text_of(&span["startTimeUnixNano"]).parse::<u64>().unwrap());
+        Self { operations, names, text }
+    }
+
+    /// The operations whose id contains `part`.
+    fn of_id(&self, part: &str) -> Vec<&Value> {
+        self.operations.iter().filter(|span| attribute(span, "id").as_str().unwrap().contains(part)).collect()
+    }
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The attribute's value, without OTLP's type. JSON's form of an integer is a text.
+fn attribute(span: &Value, name: &str) -> Value {
+    let all = span["attributes"].as_array().unwrap();
+    let named = all.iter().find(|one| one["key"] == name);
+    named.map_or(Value::Null, |one| one["value"].as_object().unwrap().values().next().unwrap().clone())
+}
+
+fn ended(span: &Value) -> (Value, Value, Value) {
+    (attribute(span, "attempt"), attribute(span, "outcome"), attribute(span, "kind"))
+}
+
+async fn pay(idempotency: &Idempotency, cents: u32) {
+    let pay = idempotency.operation("pay").unwrap();
+    let paying = pay.run(Key::new(SECRET).unwrap(), &cents, async || Ok::<_, Infallible>("paid".to_owned()));
+    // Each delivery is in a trace of its own.
+    let _ = paying.instrument(tracing::info_span!(parent: None, "delivery")).await;
+}
+
+fn message(id: &str, sent: &Value, attributes: &Value) -> Value {
+    json!({
+        "messageId": id, "receiptHandle": "r", "body": "{}", "attributes": sent, "messageAttributes": attributes,
+        "eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-west-1:111122223333:orders",
+    })
+}
+
+/// Ten messages at once. The first has X-Ray's header, the second a `traceparent`, and the rest have none.
+async fn work(idempotency: &Idempotency) {
+    let mut worker = idempotency.sqs(
+        |message: &_| SqsMessage::message_key(message),
+        async |_| {
+            tokio::task::yield_now().await;
+            Ok::<_, Failure>(())
+        },
+    );
+    let records: Vec<Value> = (0..10)
+        .map(|nth| {
+            let (root, tail) = SENT.split_at(8);
+            let sent = format!("Root=1-{root}-{tail};Parent={SENDER};Sampled=1");
+            let traceparent =
+                json!({ "dataType": "String", "stringValue": format!("00-{SENT}-{SENDER}-01") });
+            match nth {
+                0 => message("m0", &json!({ "AWSTraceHeader": sent }), &json!({})),
+                1 => message("m1", &json!({}), &json!({ "traceparent": traceparent })),
+                nth => message(&format!("m{nth}"), &json!({}), &json!({})),
+            }
+        })
+        .collect();
+    let event = serde_json::value::to_raw_value(&json!({ "Records": records })).unwrap();
+    let answer = worker.call(LambdaEvent::new(event, Context::default()));
+    answer.instrument(tracing::info_span!(parent: None, "invocation")).await.unwrap();
+}
+
+/// A Kafka record with a `traceparent`.
+async fn consume(idempotency: &Idempotency) {
+    let traceparent = format!("00-{SENT}-{SENDER}-01").into_bytes();
+    let event = json!({
+        "eventSource": "aws:kafka", "eventSourceArn": "arn:aws:kafka:eu-west-1:111122223333:cluster/c/1", "bootstrapServers": "b",
+        "records": { "orders-0": [{
+            "topic": "orders", "partition": 0, "offset": 7, "timestamp": 1, "timestampType": "CREATE_TIME",
+            "value": "e30=", "headers": [{ "traceparent": traceparent }],
+        }] },
+    });
+    let mut worker = idempotency.kafka(KafkaRecord::offset_key, async |_| Ok::<_, Failure>(()));
+    let event = serde_json::value::to_raw_value(&event).unwrap();
+    worker.call(LambdaEvent::new(event, Context::default())).await.unwrap();
+}
+
+#[test]
+fn replay_links_to_run_of_its_answer() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let bodies: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+    let kept = Arc::clone(&bodies);
+    let receiver = runtime.block_on(Server::start(move |received| {
+        kept.lock().unwrap().push(received.body);
+        async { Reply::Whole(200, vec![("content-type".into(), "application/json".into())], b"{}".to_vec()) }
+    }));
+    let exporter = SpanExporter::builder()
+        .with_http()
+        .with_protocol(Protocol::HttpJson)
+        .with_endpoint(receiver.url("/v1/traces"))
+        .build()
+        .unwrap();
+    let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).build();
+    let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("payments"));
+    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).unwrap();
+    lambda_idempotency_opentelemetry::connect();
+
+    let idempotency = Idempotency::builder(MemoryStore::new()).function("payments").build().unwrap();
+    runtime.block_on(async {
+        pay(&idempotency, 1250).await;
+        pay(&idempotency, 1250).await;
+        pay(&idempotency, 9900).await;
+        work(&idempotency).await;
+        consume(&idempotency).await;
+    });
+    provider.force_flush().unwrap();
+    let exported = Exported::of(&bodies.lock().unwrap());
+
+    let [run, replay, refused] = exported.of_id("pay#")[..] else { panic!("{}", exported.text) };
+    assert_eq!(ended(run), (json!("1"), json!("completed"), Value::Null));
+    assert_eq!(ended(replay), (json!("1"), json!("replayed"), Value::Null));
+    assert_eq!(ended(refused), (Value::Null, json!("refused"), json!("Mismatch")));
+    assert_eq!(attribute(run, "generation"), attribute(replay, "generation"));
+    assert_ne!(run["traceId"], replay["traceId"]);
+    let links = replay["links"].as_array().unwrap();
+    assert_eq!(links.len(), 1);
+    assert_eq!((&links[0]["traceId"], &links[0]["spanId"]), (&run["traceId"], &run["spanId"]));
+    assert_eq!(exported.names[&text_of(&replay["parentSpanId"])], "delivery");
+    // The guide draws what the receiver got.
+    let drawn = |span: &Value| {
+        let [attempt, outcome] = ["attempt", "outcome"].map(|name| text_of(&attribute(span, name)));
+        format!("└─ {}  attempt {attempt}, {outcome}", text_of(&span["name"]))
+    };
+    let drawing = format!("{}  <─link─  {}", drawn(run), drawn(replay));
+    assert!(include_str!("../../../src/guide/operations.md").contains(&drawing), "{drawing}");
+
+    let records = exported.of_id("sqs");
+    assert_eq!(records.len(), 10, "{}", exported.text);
+    let ids: std::collections::BTreeSet<_> =
+        records.iter().map(|span| text_of(&attribute(span, "id"))).collect();
+    assert_eq!(ids.len(), 10);
+    let (continued, inside): (Vec<_>, Vec<_>) = records.into_iter().partition(|span| span["traceId"] == SENT);
+    assert_eq!((continued.len(), inside.len()), (2, 8));
+    for span in continued {
+        assert_eq!(span["parentSpanId"], SENDER);
+        // To the invocation that processes it.
+        assert_eq!(exported.names[&text_of(&span["links"][0]["spanId"])], "invocation");
+    }
+    for span in inside {
+        assert_eq!(exported.names[&text_of(&span["parentSpanId"])], "invocation");
+    }
+    let [consumed] = exported.of_id("kafka")[..] else { panic!("{}", exported.text) };
+    assert_eq!((&consumed["traceId"], &consumed["parentSpanId"]), (&json!(SENT), &json!(SENDER)));
+    assert!(!exported.text.contains(SECRET), "{}", exported.text);
+}
