@@ -6,7 +6,6 @@ use std::{
     panic::resume_unwind,
 };
 
-use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 
 use crate::{
@@ -182,31 +181,32 @@ where
 ///
 /// If idempotency isn't enforced, the handler runs without a claim, and the only errors are its panic and those of
 /// its own writes.
-pub(crate) fn protect_caught<T, U, Fut, Again, Asking>(
+pub(crate) async fn protect_caught<T, U, Fut, Again, Asking>(
     driver: &Driver,
     target: Target<'_>,
     handler: impl FnOnce() -> Fut,
     judge: impl FnMut(T, ErrorPolicy) -> (Verdict, U),
     again: impl FnMut(AnyAnswer) -> Option<Again>,
     question: Option<impl FnOnce(ClaimHandle) -> Asking>,
-) -> impl Future<Output = Result<Protected<U>, Stopped>>
+) -> Result<Protected<U>, Stopped>
 where
     Fut: Future<Output = T>,
     Again: Future<Output = T>,
     Asking: Future<Output = Asked<U>>,
 {
     let span = target.span.clone();
-    protect_within(driver, target, handler, judge, again, question).instrument(span.span().clone()).inspect(
-        move |ended| match ended {
-            Ok(Protected::Replayed(replay)) => {
-                span.replayed(replay.attempt(), replay.generation().get(), replay.trace());
-            }
-            Err(Stopped::Refused(error)) => span.refused(error.kind()),
-            Err(Stopped::Panicked(_)) => span.ended("panicked"),
-            // Recorded by `finish`, which knows the verdict.
-            Ok(Protected::Ran(_) | Protected::RanUnrecorded(_)) => {}
-        },
-    )
+    let running = protect_within(driver, target, handler, judge, again, question);
+    let ended = running.instrument(span.span().clone()).await;
+    match &ended {
+        Ok(Protected::Replayed(replay)) => {
+            span.replayed(replay.attempt(), replay.generation().get(), replay.trace());
+        }
+        Err(Stopped::Refused(error)) => span.refused(error.kind()),
+        Err(Stopped::Panicked(_)) => span.ended("panicked"),
+        // Recorded by `finish`, which knows the verdict.
+        Ok(Protected::Ran(_) | Protected::RanUnrecorded(_)) => {}
+    }
+    ended
 }
 
 /// As [`protect_caught`], within the operation's span.
