@@ -236,9 +236,11 @@ impl Idempotency {
     /// Empties the [local cache](crate::settings::Settings::local_cache) of this value and all its clones: the next
     /// delivery of each key asks the store. Does nothing without a cache.
     ///
-    /// Call it after the process was restored from a memory snapshot, if your platform has a hook for that. Also call
-    /// it when you know that a person changed a record from another process. Operations in flight don't cache answers
-    /// that they got from the store before this call.
+    /// Call it after the process was restored from a memory snapshot, if your platform has a hook for that, and call the
+    /// store's [`close_connections`](Store::close_connections). Under SnapStart, the library calls both: see
+    /// [`guide::operations`](crate::guide::operations#snapstart). Also call it when you know that a person changed a
+    /// record from another process. Operations in flight don't cache answers that they got from the store before this
+    /// call.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -262,9 +264,7 @@ impl Idempotency {
     /// # }
     /// ```
     pub fn clear_local_cache(&self) {
-        if let Some(cache) = &self.driver.shared.cache {
-            cache.clear();
-        }
+        self.driver.shared.clear_cache();
     }
 
     /// Settles the record of `key` by hand, whatever its state is. Use it in an operator's tool, or in a job that

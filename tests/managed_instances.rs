@@ -2,7 +2,7 @@
 //! through their own Runtime API.
 //!
 //! They check short leases on Lambda Managed Instances, where one process runs several invocations at once and isn't
-//! killed at their deadlines, and the types of the errors that Lambda reports.
+//! killed at their deadlines, the types of the errors that Lambda reports, and the restore from a SnapStart snapshot.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
@@ -10,14 +10,15 @@ use std::{
     collections::HashMap,
     env,
     error::Error as StdError,
-    fmt,
+    fmt, fs,
     net::SocketAddr,
+    path::PathBuf,
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
@@ -25,7 +26,7 @@ use lambda_idempotency::{
     Failure, Idempotency, Key, RunError, StoredKey, current,
     lambda::{self, typed},
     store::memory::MemoryStore,
-    store::{Owner, Record, Store, dynamodb::DynamoDbStore},
+    store::{BoxFuture, Owner, Record, Status, Store, dynamodb::DynamoDbStore},
     time::{Clock, Timestamp, system_clock},
 };
 use lambda_runtime::{Diagnostic, LambdaEvent};
@@ -34,7 +35,7 @@ use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{
-        Mutex as AsyncMutex, mpsc,
+        Mutex as AsyncMutex, Notify, mpsc,
         oneshot::{self, error::TryRecvError},
         watch,
     },
@@ -43,12 +44,20 @@ use tower::{Layer, ServiceExt as _, service_fn};
 
 use testkit::emulator::{Emulator, client, fresh_table};
 use testkit::http_server::{Received, Reply, Server};
+use testkit::links::{Death, Links};
+use testkit::unpaused::unpaused;
 
 /// The environment variables that make this program run as the function: its table, and its store's URL.
 const TABLE: &str = "MANAGED_INSTANCES_TABLE";
 const STORE: &str = "MANAGED_INSTANCES_STORE";
 /// The environment variable that makes this program run as a function with a step: how its error leaves it.
 const ERROR: &str = "MANAGED_INSTANCES_ERROR";
+/// The environment variables that make this program run as a function that Lambda takes a snapshot of: a folder of files
+/// that exist from a moment on, and whether the monotonic clock jumps `ahead` or `back`.
+const MOMENTS: &str = "MANAGED_INSTANCES_MOMENTS";
+const JUMPS: &str = "MANAGED_INSTANCES_JUMPS";
+/// The environment variable that makes this program draw owners.
+const OWNERS: &str = "MANAGED_INSTANCES_OWNERS";
 
 /// The library extends the lease when a third of it has passed. If no extension succeeds, the library cuts the handler
 /// off [`GRACE`] before the lease expires. Another delivery can take over [`MARGIN`] after the lease expires. All of
@@ -161,6 +170,69 @@ async fn function_with_step() {
     ended.unwrap();
 }
 
+/// The clocks of a process that's restored a day after its snapshot was made.
+#[derive(Debug)]
+struct Restored {
+    restored: PathBuf,
+    jumps_ahead: bool,
+}
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl Clock for Restored {
+    fn now(&self) -> Timestamp {
+        let now = system_clock().now();
+        if self.restored.exists() { now } else { now.saturating_sub(DAY) }
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        system_clock().sleep(duration)
+    }
+
+    fn monotonic(&self) -> Instant {
+        let now = system_clock().monotonic();
+        match (self.restored.exists(), self.jumps_ahead) {
+            (false, _) => now,
+            (true, true) => now + DAY,
+            (true, false) => now.checked_sub(DAY).expect("a monotonic clock may be negative"),
+        }
+    }
+}
+
+/// Runs the function that Lambda takes a snapshot of, if [`MOMENTS`] is set. One step runs in its init, and one while it
+/// waits for the restore.
+#[tokio::test]
+async fn function_in_a_snapshot() {
+    let Some(moments) = env::var_os(MOMENTS).map(PathBuf::from) else { return };
+    let jumps_ahead = env::var(JUMPS).unwrap() == "ahead";
+    let builder = Idempotency::builder_from_env().await.unwrap().settings(|s| s.local_cache = 1 << 20);
+    let idempotency =
+        builder.clock(Restored { restored: moments.join("restored"), jumps_ahead }).build().unwrap();
+    let work = |id: &str| Work { id: id.to_owned(), millis: 1 };
+    step(&idempotency, &work("init")).await.unwrap();
+    let (own, late) = (idempotency.clone(), work("late"));
+    tokio::spawn(async move {
+        while !moments.join("late").exists() {
+            sleep(5).await;
+        }
+        step(&own, &late).await.unwrap();
+    });
+    let handler = service_fn(move |event: LambdaEvent<Work>| {
+        let idempotency = idempotency.for_context(&event.context);
+        async move { step(&idempotency, &event.payload).await }
+    });
+    lambda::run(handler).await.unwrap();
+}
+
+/// Draws owners if [`OWNERS`] is set.
+#[expect(clippy::print_stdout, reason = "the test that starts this program reads them")]
+#[test]
+fn owners() {
+    if env::var_os(OWNERS).is_some() {
+        (0..3).for_each(|_| println!("owner {}", Owner::random().unwrap()));
+    }
+}
+
 /// The answer to an invocation: the response, or the error's type.
 type Posted = Result<String, String>;
 
@@ -201,6 +273,8 @@ struct Function {
     process: Child,
     invocations: mpsc::UnboundedSender<String>,
     unanswered: Arc<Unanswered>,
+    /// Ends the wait for the restore.
+    restored: Arc<Notify>,
     _server: Server,
 }
 
@@ -215,20 +289,27 @@ impl Function {
         let (invocations, queue) = mpsc::unbounded_channel::<String>();
         let (queue, unanswered) = (Arc::new(AsyncMutex::new(queue)), Arc::<Unanswered>::default());
         let (answers, polls) = (unanswered.clone(), Arc::new(AtomicUsize::new(0)));
-        let polled = polls.clone();
+        let (polled, restored) = (polls.clone(), Arc::<Notify>::default());
+        let restores = restored.clone();
         let server = Server::start(move |received: Received| {
             let (queue, answers, polled) = (queue.clone(), answers.clone(), polled.clone());
+            let restores = restores.clone();
             async move {
                 let path: Vec<_> = received.path.trim_start_matches('/').split('/').collect();
-                match path[3..] {
-                    ["next"] => {
+                match path[2..] {
+                    ["restore", "next"] => {
+                        polled.fetch_add(1, Ordering::SeqCst);
+                        restores.notified().await;
+                        Reply::Whole(200, vec![], vec![])
+                    }
+                    [_, "next"] => {
                         polled.fetch_add(1, Ordering::SeqCst);
                         let Some(id) = queue.lock().await.recv().await else {
                             return Reply::Dropped;
                         };
                         next(&id, &answers.0.lock().unwrap()[&id])
                     }
-                    [_, how] => {
+                    [_, _, how] => {
                         let body = String::from_utf8(received.body).unwrap();
                         let posted = match how {
                             "response" => Ok(serde_json::from_str(&body).unwrap()),
@@ -247,12 +328,12 @@ impl Function {
         let address = server.url("").replace("http://", "");
         let mut process = Command::new(env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
-            .envs(variables.iter().copied())
             .env("AWS_LAMBDA_RUNTIME_API", address)
             .env("AWS_LAMBDA_INITIALIZATION_TYPE", "lambda-managed-instances")
             .env("AWS_LAMBDA_FUNCTION_NAME", "work")
             .env("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST")
             .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256")
+            .envs(variables.iter().copied())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -260,7 +341,12 @@ impl Function {
             assert_eq!(process.try_wait().unwrap(), None, "the function's process ended before it polled");
             sleep(20).await;
         }
-        Self { process, invocations, unanswered, _server: server }
+        Self { process, invocations, unanswered, restored, _server: server }
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status();
+        assert!(sent.unwrap().success());
     }
 
     /// Sends the function an event: the work `id`, which takes `millis`. The function runs up to four invocations at
@@ -327,7 +413,11 @@ struct Bench {
     table: String,
     url: String,
     cut: watch::Sender<bool>,
-    _emulator: Emulator,
+    emulator: Emulator,
+}
+
+fn address(emulator: &Emulator) -> SocketAddr {
+    emulator.endpoint().trim_start_matches("http://").parse().unwrap()
 }
 
 impl Bench {
@@ -336,9 +426,8 @@ impl Bench {
         let (client, table) = (emulator.client(), fresh_table());
         let store = DynamoDbStore::new(client.clone(), &table).unwrap();
         let _ = store.create_table().await.unwrap();
-        let upstream = emulator.endpoint().trim_start_matches("http://").parse().unwrap();
-        let (url, cut) = cable(upstream).await;
-        Self { client, store, table, url, cut, _emulator: emulator }
+        let (url, cut) = cable(address(&emulator)).await;
+        Self { client, store, table, url, cut, emulator }
     }
 
     async fn function(&self) -> Function {
@@ -372,6 +461,13 @@ impl Bench {
         let scope = builder.build().unwrap().scope("event").unwrap();
         let key = StoredKey::new(&scope, &Key::new(id).unwrap());
         self.store.read(&key).await.unwrap().expect("the key must have a record")
+    }
+
+    /// Returns the record of the step of the work `id`.
+    async fn step(&self, id: &str) -> Option<Record> {
+        let idempotency = Idempotency::builder(self.store.clone()).function("work").build().unwrap();
+        let key = idempotency.operation("charge").unwrap().stored_key(&Key::new(id).unwrap());
+        self.store.read(&key).await.unwrap()
     }
 
     async fn lease_until(&self, id: &str) -> Timestamp {
@@ -499,4 +595,91 @@ async fn other_errors_keep_their_types() {
     {
         assert_eq!(reported(error).await, [stays, stays], "{error}");
     }
+}
+
+/// Takes a snapshot of a function, and restores it: the process is stopped, its connections die, and its clocks jump.
+/// Returns how long its first invocation then takes, and how many requests went to dead connections. Without SnapStart,
+/// the process is only stopped.
+async fn restored(initialization: &str, jumps: &str, death: Death) -> (Duration, usize) {
+    let bench = Bench::new().await;
+    let links = Links::before(address(&bench.emulator));
+    let store = format!("dynamodb://{}?endpoint=http://{}&region=eu-west-1", bench.table, links.address());
+    let moments = env::temp_dir().join(&bench.table);
+    fs::create_dir(&moments).unwrap();
+    let begins = |moment: &str| fs::write(moments.join(moment), "").unwrap();
+    let variables = [
+        ("AWS_LAMBDA_INITIALIZATION_TYPE", initialization),
+        ("IDEMPOTENCY_STORE", &store),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+        (MOMENTS, moments.to_str().unwrap()),
+        (JUMPS, jumps),
+    ];
+    let function = Function::start_as("function_in_a_snapshot", &variables, 1).await;
+    let before = links.made();
+    begins("late");
+    while bench.step("late").await.is_none_or(|record| record.status() != Status::Completed) {
+        sleep(5).await;
+    }
+    let is_snapshotted = initialization == "snap-start";
+    assert_eq!(links.made() > before, is_snapshotted, "the snapshot has no connection of the init");
+    function.signal("-STOP");
+    begins("restored");
+    links.kill(death);
+    function.signal("-CONT");
+    let start = system_clock().monotonic();
+    function.restored.notify_one();
+    assert_eq!(function.deliver("first", 1).await.unwrap(), Ok("charged".to_owned()));
+    let took = start.elapsed();
+    let mut owners = Vec::new();
+    for id in ["init", "late", "first"] {
+        owners.push(bench.step(id).await.unwrap().owner);
+    }
+    assert!(owners[0] != owners[1] && !owners[..2].contains(&owners[2]), "{owners:?}");
+    fs::remove_dir_all(moments).unwrap();
+    (took, links.lost())
+}
+
+#[tokio::test]
+async fn first_invocation_after_restore_is_prompt() {
+    let prompt = Duration::from_millis(500);
+    for (death, jumps) in [(Death::Closes, "ahead"), (Death::Swallows, "ahead"), (Death::Swallows, "back")] {
+        let restored = async || restored("snap-start", jumps, death).await;
+        let (took, lost) = unpaused(restored, |(took, _)| *took < prompt).await;
+        assert!(took < prompt && lost == 0, "{death:?}, {jumps}: {took:?}, {lost} requests lost");
+    }
+}
+
+/// Shows that the test above can fail. Here nothing tells the process that its connections died.
+#[tokio::test]
+async fn unannounced_dead_connection_costs_an_attempt() {
+    let (took, lost) = restored("on-demand", "ahead", Death::Swallows).await;
+    assert!(took >= Duration::from_secs(1) && lost > 0, "{took:?}, {lost} requests lost");
+}
+
+/// A library that answers in place of the operating system's random generator: the `n`th answer is all `n`.
+#[cfg(target_os = "linux")]
+const NUMBERED: &str = "#include <string.h>\n\
+    long getrandom(void *to, size_t length, unsigned flags) {\n\
+    static unsigned char n; memset(to, ++n, length); return length; }";
+
+/// Otherwise processes that are restored from one snapshot could draw the same owners.
+#[cfg(target_os = "linux")]
+#[test]
+fn each_owner_comes_from_the_system() {
+    let folder = env::temp_dir().join(fresh_table());
+    fs::create_dir(&folder).unwrap();
+    let [source, library] = ["numbered.c", "numbered.so"].map(|name| folder.join(name));
+    fs::write(&source, NUMBERED).unwrap();
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(compiled.unwrap().success());
+    let mut process = Command::new(env::current_exe().unwrap());
+    process.args(["--exact", "owners", "--nocapture"]).env(OWNERS, "1").env("LD_PRELOAD", &library);
+    let printed = String::from_utf8(process.output().unwrap().stdout).unwrap();
+    let owners: Vec<_> =
+        printed.lines().filter_map(|line| Owner::from_hex(line.strip_prefix("owner ")?)).collect();
+    let numbers: Vec<_> = owners.iter().map(|owner| owner.as_bytes()[0]).collect();
+    assert!(numbers.len() == 3 && numbers.is_sorted_by(|one, next| one < next), "{printed}");
+    assert!(owners.iter().zip(numbers).all(|(owner, number)| *owner.as_bytes() == [number; 16]), "{printed}");
+    fs::remove_dir_all(folder).unwrap();
 }

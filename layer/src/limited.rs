@@ -55,6 +55,10 @@ impl Store for Limited {
     fn compress_from(&self, key: &StoredKey) -> usize {
         self.store.compress_from(key)
     }
+
+    fn close_connections(&self) {
+        self.store.close_connections();
+    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use lambda_idempotency::{
     settings::Mode,
     time::{Clock as _, system_clock},
 };
+use lambda_runtime::SnapStartResource as _;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
@@ -75,6 +76,12 @@ fn route<'r>(method: &http::Method, path: &'r str) -> Route<'r> {
         _ if path.contains('%') || path.to_ascii_lowercase().contains("invocation") => Route::Unclear,
         _ => Route::Other,
     }
+}
+
+/// Whether a runtime waits for the restore from a snapshot by this request. Once it's answered, the layer's process is
+/// restored too, and the connections that it had open look alive, but are dead.
+fn is_restore(path: &str) -> bool {
+    path.strip_prefix(VERSION) == Some("/restore/next")
 }
 
 impl Protection {
@@ -301,7 +308,13 @@ impl Proxy {
                 );
                 Ok(answer(StatusCode::NOT_FOUND, report))
             }
-            Route::Other => pass(&self.upstream, request).await,
+            Route::Other => {
+                let response = pass(&self.upstream, request).await?;
+                if is_restore(&path) {
+                    protection.idempotency.after_restore().await?;
+                }
+                Ok(response)
+            }
         }
     }
 
@@ -319,8 +332,13 @@ impl Proxy {
 
 async fn pass(upstream: &Upstream, mut request: Request<Incoming>) -> Result<Response<AnyBody>, BoxError> {
     announce_trailers(request.headers_mut());
+    let is_restore = is_restore(request.uri().path());
     let request = request.map(|body| body.map_err(BoxError::from).boxed_unsync());
-    Ok(upstream.pass(request).await?.map(|body| body.map_err(BoxError::from).boxed_unsync()))
+    let response = upstream.pass(request).await?;
+    if is_restore {
+        upstream.close_connections();
+    }
+    Ok(response.map(|body| body.map_err(BoxError::from).boxed_unsync()))
 }
 
 /// Returns a closure for reading an answer with these headers. Call the closure with each part of the body: it returns

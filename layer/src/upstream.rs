@@ -166,6 +166,11 @@ impl Upstream {
         Self(Connections::new("memory", Connect::Memory(Box::new(connect))))
     }
 
+    /// Keeps none of the connections that are open now. Requests and responses on them end as they would.
+    pub(crate) fn close_connections(&self) {
+        self.0.kept().clear();
+    }
+
     /// Passes a request on to Lambda, without its connection's headers.
     ///
     /// # Errors

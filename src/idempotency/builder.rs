@@ -208,7 +208,7 @@ impl Builder {
         let idempotency = Idempotency {
             driver: Driver {
                 span: OperationSpan::none(),
-                shared: Arc::new(shared),
+                shared: shared.share(),
                 settings: Arc::new(self.settings),
                 clock: LaterClock::new(self.clock),
                 is_reconciled: false,

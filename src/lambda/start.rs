@@ -1,14 +1,17 @@
 //! Runs a function, and keeps the types of this library's errors.
 
-use std::fmt;
+use std::{fmt, future::ready};
 
 use bytes::Bytes;
 use futures_util::Stream;
-use lambda_runtime::{Diagnostic, IntoFunctionResponse, LambdaEvent};
+use lambda_runtime::{
+    BoxFuture, Diagnostic, IntoFunctionResponse, LambdaEvent, Runtime, SnapStartResource,
+    layers::TracingLayer,
+};
 use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceExt as _};
 
-use crate::lambda::diagnosed;
+use crate::{idempotency::Idempotency, lambda::diagnosed, run::driver::Shared};
 
 /// Runs a function as `lambda_runtime::run` does, and reports this library's errors to Lambda with their own types.
 ///
@@ -27,6 +30,9 @@ use crate::lambda::diagnosed;
 /// `anyhow`), or any other type that `lambda_runtime` accepts. If your own error type chooses its name in its `From<_> for
 /// Diagnostic`, that name stays. The type is lost if a handler makes a text of an error: pass on the error itself. Your
 /// own error type in a box has to return this library's error as its `source()`, or write it in its `Display`.
+///
+/// Under SnapStart, each [`Idempotency`] that the process has built closes its store's connections and empties its local
+/// cache: before the snapshot, and again after the restore. See [`guide::operations`](crate::guide::operations#snapstart).
 ///
 /// For `run_concurrent`, or for a `Runtime` with your own layers, use [`typed`]. HTTP functions start with
 /// [`http::run`](super::http::run), which does the same.
@@ -67,7 +73,46 @@ where
     D: Into<Bytes> + Send,
     E: Into<lambda_runtime::Error> + Send + fmt::Debug,
 {
-    lambda_runtime::run(service.map_err(typed)).await
+    let mut runtime = Runtime::new(service.map_err(typed)).layer(TracingLayer::new());
+    for shared in Shared::snapshotted() {
+        runtime = runtime.register_snapstart_resource(shared);
+    }
+    runtime.run().await
+}
+
+/// Under SnapStart, closes the store's connections and empties the local cache, before the snapshot and after the
+/// restore. [`lambda::run`](run) and [`http::run`](super::http::run) register every `Idempotency` themselves. Under another
+/// starter, register it:
+///
+/// ```no_run
+/// # use lambda_idempotency::Idempotency;
+/// # use lambda_runtime::{Error, LambdaEvent, Runtime, service_fn};
+/// # async fn refund(event: LambdaEvent<String>) -> Result<String, Error> { Ok(event.payload) }
+/// # async fn main_of(idempotency: Idempotency) -> Result<(), Error> {
+/// let runtime = Runtime::new(service_fn(refund));
+/// runtime.register_snapstart_resource(std::sync::Arc::new(idempotency.clone())).run().await
+/// # }
+/// ```
+impl SnapStartResource for Idempotency {
+    fn before_snapshot(&self) -> BoxFuture<'_, Result<(), lambda_runtime::Error>> {
+        self.driver().shared.before_snapshot()
+    }
+
+    fn after_restore(&self) -> BoxFuture<'_, Result<(), lambda_runtime::Error>> {
+        self.driver().shared.after_restore()
+    }
+}
+
+impl SnapStartResource for Shared {
+    fn before_snapshot(&self) -> BoxFuture<'_, Result<(), lambda_runtime::Error>> {
+        self.forget();
+        Box::pin(ready(Ok(())))
+    }
+
+    fn after_restore(&self) -> BoxFuture<'_, Result<(), lambda_runtime::Error>> {
+        self.forget();
+        Box::pin(ready(Ok(())))
+    }
 }
 
 /// Wraps a handler's error, so that Lambda reports the types that [`run`] reports. Use it where another function than

@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     future::poll_fn,
-    sync::{Arc, Once},
+    sync::{Arc, Mutex, Once, PoisonError, Weak},
     task::Poll,
     time::Duration,
 };
@@ -77,6 +77,42 @@ pub(crate) struct Shared {
     pub(crate) no_invocation: Once,
     /// Makes sure that an unknown deadline is logged once.
     pub(crate) unknown_deadline: Once,
+}
+
+/// What the operations of this process share, if Lambda takes a snapshot of it: one entry per built `Idempotency`.
+static SNAPSHOTTED: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+impl Shared {
+    /// Shares these parts. If Lambda takes a snapshot of this process, [`snapshotted`](Self::snapshotted) returns them.
+    pub(crate) fn share(self) -> Arc<Self> {
+        let shared = Arc::new(self);
+        if shared.is_snapshotted {
+            let mut all = SNAPSHOTTED.lock().unwrap_or_else(PoisonError::into_inner);
+            all.retain(|shared| shared.strong_count() > 0);
+            all.push(Arc::downgrade(&shared));
+        }
+        shared
+    }
+
+    /// What must forget its connections and copies when Lambda restores the snapshot.
+    #[cfg(feature = "events")]
+    pub(crate) fn snapshotted() -> Vec<Arc<Self>> {
+        let all = SNAPSHOTTED.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Forgets what a snapshot mustn't keep, and what mustn't be used after a restore.
+    #[cfg(feature = "events")]
+    pub(crate) fn forget(&self) {
+        self.store.close_connections();
+        self.clear_cache();
+    }
+
+    pub(crate) fn clear_cache(&self) {
+        if let Some(cache) = &self.cache {
+            cache.clear();
+        }
+    }
 }
 
 /// Sends one operation's requests: to the store, or in the caller's transaction.

@@ -136,6 +136,7 @@ use self::{
     attempts::{Findings, observed},
     attributes::AttributeNames,
     codec::Item,
+    connections::Connections,
     expressions::Expressions,
     fault::{Class, Fault},
     transaction::item_bytes,
@@ -167,6 +168,8 @@ pub struct DynamoDbStore {
 
 struct Inner {
     client: Client,
+    /// The client's connections, unless the user's client has its own.
+    connections: Option<Connections>,
     table: String,
     attributes: AttributeNames,
     sort_key: Option<String>,
@@ -467,5 +470,9 @@ impl Store for DynamoDbStore {
     fn compress_from(&self, key: &StoredKey) -> usize {
         let record = item_bytes(&self.record_key(key)) + self.inner.usual_bytes;
         (UNIT + 1).saturating_sub(record).clamp(SHORTEST_COMPRESSED, UNIT)
+    }
+
+    fn close_connections(&self) {
+        self.inner.connections.iter().for_each(Connections::close);
     }
 }

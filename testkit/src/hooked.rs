@@ -84,6 +84,10 @@ impl<S: Store> Store for Hooked<S> {
         let then = (self.hook)(key, Asked::Read);
         Box::pin(self.call(then, self.inner.read(key)))
     }
+
+    fn close_connections(&self) {
+        self.inner.close_connections();
+    }
 }
 
 /// The error of a store that can't be reached.

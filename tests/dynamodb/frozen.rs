@@ -89,6 +89,19 @@ async fn every_message_of_a_batch_survives_the_freeze() {
     }
 }
 
+/// After the restore of a snapshot, neither clock needs to show that time has passed.
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_connections_are_never_used() {
+    for closes in [true, false] {
+        let (store, links) = thawed(16, Death::Swallows).await;
+        if closes {
+            store.close_connections();
+        }
+        run(&store, &key(0)).await;
+        assert_eq!(links.lost() > 0, !closes, "{} requests were lost", links.lost());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn long_idle_connections_are_never_used() {
     let (store, links) = thawed(16, Death::Swallows).await;

@@ -93,6 +93,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         let _ = key;
         WORTH_COMPRESSING
     }
+
+    /// Stops using the connections that are open now. A call that already runs may end on its connection, and the next
+    /// call connects again. Sends no request. By default, does nothing.
+    ///
+    /// After a process was restored from a snapshot of its memory, its connections look alive, but the server doesn't
+    /// know them. A request on one may wait for its timeout. A store that forwards to another forwards this call too.
+    fn close_connections(&self) {}
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -115,6 +122,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn compress_from(&self, key: &StoredKey) -> usize {
         (**self).compress_from(key)
+    }
+
+    fn close_connections(&self) {
+        (**self).close_connections();
     }
 }
 

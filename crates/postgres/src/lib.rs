@@ -507,6 +507,10 @@ impl Store for PostgresStore {
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(self.get(key))
     }
+
+    fn close_connections(&self) {
+        self.inner.connections.drop_idle();
+    }
 }
 
 #[cfg(test)]

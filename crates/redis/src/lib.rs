@@ -277,4 +277,8 @@ impl Store for RedisStore {
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(self.get(key))
     }
+
+    fn close_connections(&self) {
+        self.inner.nodes.discard_silent_for(Duration::ZERO);
+    }
 }

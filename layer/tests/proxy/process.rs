@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use lambda_idempotency_rehearsal::database::{ACCESS_KEY, Database, REGION};
 use lambda_idempotency_verification_real::wire::{HttpWay, Meaning, Proxy};
-use testkit::{http_server::Received, ports::free_port};
+use testkit::{http_server::Received, links, ports::free_port};
 
 use super::bench::{Function, Lambda, PATIENCE, fresh_path, kill, posted, program};
 
@@ -339,6 +339,27 @@ pub(crate) async fn table() -> (Database, Proxy) {
     database.create_idempotency_table("records").await.unwrap();
     let wire = Proxy::before(database.endpoint().clone(), Duration::from_secs(1)).await.unwrap();
     (database, wire)
+}
+
+#[tokio::test]
+async fn restore_closes_the_connections_to_the_table() {
+    for is_restored in [true, false] {
+        let (lambda, (database, _wire)) = (Lambda::start().await, table().await);
+        let address = database.endpoint().authority().unwrap().as_str().parse().unwrap();
+        let links = links::Links::before(address);
+        let endpoint = format!("http://{}", links.address());
+        let function = Function::start(&lambda, &on_table(&endpoint)).await;
+        for event in [r#"{"id": 1}"#, r#"{"id": 2}"#] {
+            let waiting = lambda.deliver(event);
+            function.respond(&function.next().await, "1").await;
+            assert_eq!(posted(waiting).await.text(), "1");
+            links.kill(links::Death::Swallows);
+            if is_restored {
+                function.send("GET", "/2018-06-01/runtime/restore/next", &[], Bytes::new()).await;
+            }
+        }
+        assert_eq!(links.lost() > 0, !is_restored, "{} requests were lost", links.lost());
+    }
 }
 
 /// The settings for the table behind this endpoint.

@@ -514,6 +514,21 @@ async fn nothing_is_cached_before_a_snapshot() {
     assert_eq!(run(&idempotency).await, NOTHING);
 }
 
+#[cfg(feature = "events")]
+#[tokio::test(start_paused = true)]
+async fn snapshot_hooks_empty_the_cache() {
+    use lambda_runtime::SnapStartResource as _;
+
+    let bench = cached();
+    bench.ran("k").await;
+    assert_eq!(bench.calls("k").await, NOTHING);
+    bench.idempotency.before_snapshot().await.unwrap();
+    assert_eq!(bench.calls("k").await, ["claim"]);
+    assert_eq!(bench.calls("k").await, NOTHING);
+    bench.idempotency.after_restore().await.unwrap();
+    assert_eq!(bench.calls("k").await, ["claim"]);
+}
+
 /// The cache keeps the payload of an operation, to compare it with the next one's.
 #[tokio::test(start_paused = true)]
 async fn every_changed_input_misses_the_kept_payload() {

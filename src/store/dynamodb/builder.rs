@@ -98,7 +98,8 @@ impl DynamoDbBuilder {
     ///
     /// If the client has no HTTP client of its own, the store gives it one that doesn't reuse connections after a
     /// freeze. With an HTTP client of your own, set its idle timeout to 20 s or less: otherwise each connection that died
-    /// in a freeze may cost an attempt.
+    /// in a freeze may cost an attempt. [`close_connections`](crate::store::Store::close_connections) can't close its
+    /// connections, so one that's open in a SnapStart snapshot may cost an attempt too.
     pub fn client(mut self, client: Client) -> Self {
         self.client = Some(client);
         self
@@ -305,8 +306,9 @@ impl DynamoDbBuilder {
                 RetryPartition::custom("lambda-idempotency").token_bucket(TokenBucket::new(RETRY_QUOTA));
             config.set_retry_partition(Some(quota.build()));
         }
-        if before.http_client().is_none() {
-            config = config.http_client(Connections::default());
+        let connections = before.http_client().is_none().then(Connections::default);
+        if let Some(connections) = &connections {
+            config = config.http_client(connections.clone());
         }
         // This name appears as `lib/lambda-idempotency/VERSION` in the `User-Agent`, which CloudTrail's data events
         // show. The SDK sends the same text again as `x-amz-user-agent`, which takes 177 bytes of a request and 2 % of a
@@ -320,8 +322,8 @@ impl DynamoDbBuilder {
         Ok(DynamoDbStore {
             inner: Arc::new(Inner {
                 client: Client::from_conf(config),
+                connections,
                 table: self.table,
-
                 has_sort_key: std::sync::atomic::AtomicBool::new(false),
                 usual_bytes: usual_bytes(&self.attributes),
                 attributes: self.attributes,

@@ -8,7 +8,8 @@
 //! - the pool hasn't answered for [`TOO_IDLE`], by either clock,
 //! - the clocks have drifted apart since the pool was made: a freeze that only the wall clock shows, or
 //! - an attempt in the pool failed without an answer. The other idle connections are probably dead too. The SDK's next
-//!   attempt follows within milliseconds, and opens a connection.
+//!   attempt follows within milliseconds, and opens a connection, or
+//! - the process was restored from a snapshot, which neither clock needs to show.
 //!
 //! Calls that still run in the earlier pool end there. Their answers don't return it to use.
 
@@ -41,10 +42,19 @@ const DRIFT: Duration = Duration::from_secs(5);
 
 /// The HTTP client of a store whose SDK client has none of its own. It's the SDK's default client, except for the
 /// replacement of its pool.
-#[derive(Default)]
+///
+/// Clones share the pools.
+#[derive(Clone, Default)]
 pub(super) struct Connections {
     /// One pool per setting of the timeouts. A store has one or two.
-    pools: Mutex<Vec<Pool>>,
+    pools: Arc<Mutex<Vec<Pool>>>,
+}
+
+impl Connections {
+    /// Lets the next calls use new pools.
+    pub(super) fn close(&self) {
+        locked(&self.pools).clear();
+    }
 }
 
 impl fmt::Debug for Connections {

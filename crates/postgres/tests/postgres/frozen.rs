@@ -66,6 +66,20 @@ async fn first_run_after_a_freeze_is_prompt() {
     }
 }
 
+/// After the restore of a snapshot, neither clock needs to show that time has passed.
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_connections_are_never_used() {
+    let server = server!();
+    for closes in [true, false] {
+        let (store, links) = thawed(server, 16, Death::Swallows).await;
+        if closes {
+            store.close_connections();
+        }
+        run(&store, "first".to_owned()).await;
+        assert_eq!(links.lost() > 0, !closes, "{} requests were lost", links.lost());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn long_idle_connections_are_never_used() {
     let server = server!();

@@ -38,6 +38,24 @@ async fn first_run_after_a_freeze_is_prompt() {
     }
 }
 
+/// After the restore of a snapshot, neither clock needs to show that time has passed.
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_connections_are_never_used() {
+    let Some(server) = shared() else { return };
+    for (closes, lost) in [(true, 0), (false, 1)] {
+        let links = Links::before(server.address());
+        let store = RedisStore::builder(format!("redis://{}", links.address()));
+        let store = store.operation_timeout(Duration::from_secs(20)).build().unwrap();
+        store.read(&fresh_key()).await.unwrap();
+        links.kill(Death::Swallows);
+        if closes {
+            store.close_connections();
+        }
+        assert_eq!(claim(&store, &fresh_key()).await.unwrap(), PutOutcome::Applied);
+        assert_eq!(links.lost(), lost);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn long_idle_connections_are_never_used() {
     let Some(server) = shared() else { return };

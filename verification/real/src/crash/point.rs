@@ -112,6 +112,10 @@ impl<S: Store> Store for StandingStore<S> {
     fn compress_from(&self, key: &StoredKey) -> usize {
         self.inner.compress_from(key)
     }
+
+    fn close_connections(&self) {
+        self.inner.close_connections();
+    }
 }
 
 impl<S: Store> Transactions for StandingStore<S> {

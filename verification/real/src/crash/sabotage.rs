@@ -181,6 +181,10 @@ impl<S: Store> Store for SabotagedStore<S> {
     fn compress_from(&self, key: &StoredKey) -> usize {
         self.inner.compress_from(key)
     }
+
+    fn close_connections(&self) {
+        self.inner.close_connections();
+    }
 }
 
 impl<S: Store> SabotagedStore<S> {
