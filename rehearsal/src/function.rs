@@ -18,7 +18,7 @@ use tokio::{
 use super::{
     answer::Answer,
     event::Event,
-    runs::Runs,
+    runs::{Runs, What},
     runtime_api::{Phase, Posted, RuntimeApi},
 };
 use crate::problem::{Context, Problem, Result};
@@ -131,7 +131,8 @@ impl Function {
         self.run_mark.is_some()
     }
 
-    fn name(&self) -> String {
+    /// The function's name.
+    pub(crate) fn name(&self) -> String {
         if let Some(layer) = &self.behind_layer {
             return layer.name.clone();
         }
@@ -158,6 +159,7 @@ pub struct Sandbox {
     group: Option<u32>,
     api: RuntimeApi,
     output: Output,
+    runs: Runs,
 }
 
 /// An event that was handed to a sandbox.
@@ -195,9 +197,9 @@ impl Sandbox {
             .kill_on_drop(true)
             .spawn()
             .context(format!("couldn't start the function {}", function.program.display()))?;
-        let output = Output::read(&mut child, function.run_mark.clone(), runs);
+        let output = Output::read(&mut child, function.run_mark.clone(), runs.clone());
         let group = child.id();
-        let mut sandbox = Self { child, group, api, output };
+        let mut sandbox = Self { child, group, api, output, runs };
         sandbox.await_first_poll().await?;
         Ok(sandbox)
     }
@@ -219,11 +221,13 @@ impl Sandbox {
 
     /// Hands an event to the process.
     pub fn deliver(&self, event: &Event, limit: Duration) -> Delivery {
+        self.runs.note(What::Delivered(event.summary()));
         Delivery { answer: self.api.deliver(event.bytes(), limit), limit }
     }
 
     /// Hands over an event under this request id, as Lambda does when it retries an asynchronous invoke.
     pub fn deliver_as(&self, request_id: impl Into<String>, event: &Event, limit: Duration) -> Delivery {
+        self.runs.note(What::Delivered(event.summary()));
         Delivery { answer: self.api.deliver_as(request_id.into(), event.bytes(), limit), limit }
     }
 
@@ -239,6 +243,7 @@ impl Sandbox {
         if let Some(answer) = self.watch(delivery, limit).await {
             return answer;
         }
+        self.runs.note(What::Unanswered(format!("no answer in {} s", limit.as_secs())));
         // If the process has just ended, the kill fails. That's fine.
         let _ = self.kill().await;
         self.output.catch_up().await;
@@ -249,9 +254,14 @@ impl Sandbox {
     pub async fn watch(&mut self, delivery: &mut Delivery, limit: Duration) -> Option<Answer> {
         let answer = tokio::select! {
             biased;
-            Ok(posted) = &mut delivery.answer => Answer::from_posted(posted),
+            Ok(posted) = &mut delivery.answer => {
+                let answer = Answer::from_posted(posted);
+                self.runs.note(What::Answered(answer.clone().of_batch().to_string(), answer.is_success()));
+                answer
+            }
             status = self.child.wait() => {
                 let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+                self.runs.note(What::Unanswered(format!("no answer: the process ended, {how}")));
                 Answer::Died(format!("the process ended, {how}{}", self.output.tail().await))
             }
             () = super::clock::pause(limit) => return None,
@@ -290,12 +300,13 @@ impl Sandbox {
 
     /// Sends the signal to the process group, with the shell's built-in `kill`, which needs no `unsafe` code and no
     /// further crate.
-    async fn signal(&self, signal: &str) -> Result<()> {
+    async fn signal(&self, signal: &'static str) -> Result<()> {
         let Some(group) = self.child.id() else {
             return Err(Problem::new(format!("SIG{signal}: the function's process has already ended")));
         };
         let sent = Command::new("sh").arg("-c").arg(format!("kill -s {signal} -- -{group}")).status();
         let sent = sent.await.context(format!("couldn't send SIG{signal}: `sh` didn't start"))?;
+        self.runs.note(What::Signal(signal));
         if sent.success() { Ok(()) } else { Err(Problem::new(format!("couldn't send SIG{signal}: {sent}"))) }
     }
 }

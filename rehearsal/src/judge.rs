@@ -6,12 +6,24 @@ use super::{answer::Answer, measured::Measured};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     faults: Vec<String>,
+    requirements: Vec<String>,
 }
 
 impl Verdict {
     /// The faults, in words.
     pub(crate) fn faults(self) -> Vec<String> {
         self.faults
+    }
+
+    /// What was checked, in words.
+    pub(crate) fn requirements(&self) -> Vec<String> {
+        self.requirements.clone()
+    }
+
+    /// Notes what the next check requires, in words.
+    pub(crate) fn requires(&mut self, what: impl Into<String>) -> &mut Self {
+        self.requirements.push(what.into());
+        self
     }
 
     /// Adds a fault unless the condition holds.
@@ -24,12 +36,21 @@ impl Verdict {
 
     /// The handler must have run this many times. Passes if runs can't be counted.
     pub(crate) fn runs(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
+        if measured.runs.is_some() {
+            self.requires(match must_be {
+                0 => "the handler doesn't run".into(),
+                more => format!("the handler runs {}", times(more)),
+            });
+        }
         let runs = measured.runs.unwrap_or(must_be);
         self.must(runs == must_be, || format!("the handler ran {} (expected {must_be})", times(runs)))
     }
 
     /// The function must have made this many payments.
     pub(crate) fn payments(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
+        if measured.payments.is_some() {
+            self.requires(format!("{} made", several(must_be, "payment")));
+        }
         let made = measured.payments.unwrap_or(must_be);
         self.must(made == must_be, || format!("{} made (expected {must_be})", several(made, "payment")))
     }
@@ -51,6 +72,7 @@ impl Verdict {
 
     /// The function must have won this many claims.
     pub(crate) fn claims(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
+        self.requires(format!("{} accepted", several(must_be, "claim")));
         let won = measured.claims_won();
         self.must(won == must_be, || match (won, measured.requests().next()) {
             (0, None) => {
@@ -71,6 +93,7 @@ impl Verdict {
 
     /// The function must have settled this many claims.
     pub(crate) fn settled(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
+        self.requires(format!("{} recorded", several(must_be, "outcome")));
         let settled = measured.settled();
         self.must(settled == must_be, || {
             format!("{} settled (expected {must_be})", several(settled, "claim"))
@@ -84,12 +107,14 @@ impl Verdict {
             None => answer.is_success(),
         };
         let wanted = must_be.map_or_else(|| "success".into(), |status| status.to_string());
+        self.requires(format!("the answer is {wanted}, and not a replay"));
         self.must(right, || format!("expected {wanted}, got {}", in_full(answer)));
         self.must(!answer.is_marked_replay(), || "the answer is marked as a replay, but isn't one".into())
     }
 
     /// The response `again` must have the outcome of `first`. For HTTP, it must be marked as a replay.
     pub(crate) fn replay(&mut self, first: &Answer, again: &Answer) -> &mut Self {
+        self.requires("the answer is the recorded one");
         if !again.same_outcome(first) {
             let fault = format!("expected the recorded answer, got {}", in_full(again));
             return self.must(false, || fault);
@@ -100,6 +125,7 @@ impl Verdict {
 
     /// The response must be the refusal InProgress.
     pub(crate) fn in_progress(&mut self, answer: &Answer) -> &mut Self {
+        self.requires("the answer says that the request is in progress");
         self.must(answer.is_in_progress(), || {
             format!("expected the refusal InProgress (HTTP: 409 with Retry-After), got {}", in_full(answer))
         })
@@ -107,6 +133,7 @@ impl Verdict {
 
     /// The response must say that an earlier run's outcome is unknown.
     pub(crate) fn unknown(&mut self, answer: &Answer) -> &mut Self {
+        self.requires("the answer says that the outcome is unknown");
         self.must(answer.is_unknown(), || {
             format!("expected the refusal OutcomeUnknown, got {}", in_full(answer))
         })
@@ -115,6 +142,7 @@ impl Verdict {
     /// The response must refuse to reuse the key for another payload.
     pub(crate) fn mismatch(&mut self, answer: &Answer) -> &mut Self {
         let code = answer.http().filter(|http| http.status == 422).and_then(|http| http.problem_code());
+        self.requires("the answer refuses the key");
         self.must(code.as_deref() == Some("key-reused"), || {
             format!("expected 422 key-reused, got {}", in_full(answer))
         })
@@ -123,6 +151,7 @@ impl Verdict {
     /// One of the concurrent deliveries must have run. The others must get a replay of its outcome, or the refusal
     /// InProgress.
     pub(crate) fn one_of_many(&mut self, answers: &[Answer]) -> &mut Self {
+        self.requires("one delivery runs, and the others get its outcome or `in progress`");
         let crowd = Crowd::of(answers);
         if let Some(odd) = crowd.odd.first() {
             let (count, example) = (several(crowd.odd.len(), "answer"), in_full(odd));

@@ -10,6 +10,7 @@ mod batch;
 pub mod clock;
 mod columns;
 pub mod database;
+mod drawn;
 pub mod dynamodb;
 pub mod event;
 pub mod expect;
@@ -105,6 +106,10 @@ pub struct Arguments {
     /// Print the table as JSON.
     #[arg(long)]
     json: bool,
+
+    /// Also write a page with a drawing of each step to FILE.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
 }
 
 impl Arguments {
@@ -128,13 +133,16 @@ impl Arguments {
 /// If the rehearsal couldn't do its work.
 pub async fn faults(arguments: &Arguments) -> Result<Vec<String>> {
     let world = set_up(arguments).await?;
+    let started = clock::start();
     let played = play(&world).await;
     remove_tables(&world).await;
+    let played = played?;
+    write_page(arguments, &world, &played, started.elapsed().as_secs_f32())?;
     let named = |row: Row| {
         let Row { step, name, delivered, faults, .. } = row;
         faults.into_iter().map(move |fault| format!("{step} {name}, {delivered}: {fault}"))
     };
-    Ok(played?.into_iter().flat_map(named).collect())
+    Ok(played.into_iter().flat_map(named).collect())
 }
 
 /// Runs the rehearsal. The exit code says whether every check passed.
@@ -154,9 +162,18 @@ async fn rehearse(arguments: &Arguments) -> Result<ExitCode> {
     take_down(&world, &mut interruptions).await;
     let rows = played?;
 
+    let seconds = started.elapsed().as_secs_f32();
     print_report(&rows, arguments.json);
-    eprintln!("{}", report::summary(&rows, started.elapsed().as_secs_f32()));
+    eprintln!("{}", report::summary(&rows, seconds));
+    write_page(arguments, &world, &rows, seconds)?;
     Ok(if report::all_ok(&rows) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes the page with the drawings, if it's asked for.
+fn write_page(arguments: &Arguments, world: &World, rows: &[Row], seconds: f32) -> Result<()> {
+    let Some(file) = &arguments.report else { return Ok(()) };
+    let page = drawn::page(&world.function.name(), rows, seconds);
+    std::fs::write(file, page).context(format!("couldn't write the report to {}", file.display()))
 }
 
 /// Builds the function, and starts the embedded DynamoDB or connects to the one that the user named.

@@ -54,7 +54,7 @@ mod tests {
             "--function f --event e --expect at-most-once --batch fifo --transactional",
             "--function f --event e --again a",
             "",
-            "--json",
+            "--json --report r.html",
             "--endpoint-url http://h:1",
             "--function f --event e --count-runs r",
             "--layer --event e -- python3 app.py --its-own",

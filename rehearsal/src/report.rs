@@ -1,5 +1,6 @@
 //! The report: each row on stderr when it's done, then the table, or its JSON, on stdout.
 
+use lambda_idempotency_testing::drawing::Event;
 use serde::Serialize;
 
 use super::{judge::Verdict, measured::Measured, wire::Exchange};
@@ -28,6 +29,12 @@ pub(crate) struct Row {
     pub(crate) ok: bool,
     /// The faults, in words.
     pub(crate) faults: Vec<String>,
+    /// What was checked, in words.
+    #[serde(skip)]
+    pub(crate) requirements: Vec<String>,
+    /// What happened, for the drawing.
+    #[serde(skip)]
+    pub(crate) events: Vec<Event>,
 }
 
 impl Row {
@@ -39,6 +46,7 @@ impl Row {
         measured: &Measured,
         verdict: Verdict,
     ) -> Self {
+        let requirements = verdict.requirements();
         let faults = verdict.faults();
         Self {
             step,
@@ -51,6 +59,8 @@ impl Row {
             operations: measured.requests().map(|one| one.operation.clone()).collect(),
             ok: faults.is_empty(),
             faults,
+            requirements,
+            events: Vec::new(),
         }
     }
 
@@ -81,7 +91,7 @@ impl Row {
 }
 
 /// Formats requests like `3: Put, 2 Update`.
-fn requests(count: usize, operations: &[String]) -> String {
+pub(crate) fn requests(count: usize, operations: &[String]) -> String {
     let mut runs: Vec<(&str, usize)> = Vec::new();
     for operation in operations {
         let short = operation.strip_suffix("Item").unwrap_or(operation);
@@ -189,6 +199,7 @@ mod tests {
             operations: vec!["PutItem".into(), "UpdateItem".into()],
             ok: faults.is_empty(),
             faults: faults.iter().map(|fault| (*fault).to_owned()).collect(),
+            ..Row::default()
         }
     }
 

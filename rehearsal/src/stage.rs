@@ -1,6 +1,10 @@
 //! The stage of one step: its key, its wire to DynamoDB, and its sandboxes, which are processes of the function.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::PoisonError,
+    time::{Duration, Instant},
+};
 
 use serde_json::Value;
 use tokio::{sync::Mutex, task::JoinSet};
@@ -10,12 +14,13 @@ use super::{
     batch::{Batch, Orders, Shipped},
     clock,
     database::{ACCESS_KEY, Database, REGION, Tables},
+    drawn,
     event::{Event, Events},
     expect::{Expect, Source},
     function::{Function, Sandbox},
     measured::Measured,
     report::Row,
-    runs::Runs,
+    runs::{Runs, What},
     wire::{Meaning, Wire},
 };
 use crate::problem::{Context, Problem, Result};
@@ -111,6 +116,8 @@ pub(crate) struct Stage<'w> {
     order: String,
     runs: Runs,
     idle: Mutex<Vec<Sandbox>>,
+    /// Until when the finished rows have their events.
+    drawn: std::sync::Mutex<Instant>,
 }
 
 /// Where the example function makes its payment, and under which leases.
@@ -208,6 +215,7 @@ impl<'w> Stage<'w> {
             order,
             runs: Runs::default(),
             idle: Mutex::default(),
+            drawn: std::sync::Mutex::new(clock::start()),
         })
     }
 
@@ -216,14 +224,27 @@ impl<'w> Stage<'w> {
         if let Some(sandbox) = self.idle.lock().await.pop() {
             return Ok(sandbox);
         }
-        Sandbox::start(self.function, &self.environment(), self.runs.clone()).await
+        let (environment, runs) = self.next_process().await?;
+        Sandbox::start(self.function, &environment, runs).await
+    }
+
+    /// The environment of the next process, and where its events are noted.
+    async fn next_process(&self) -> Result<(Vec<(&'static str, String)>, Runs)> {
+        let (runs, process) = self.runs.of_next_process();
+        let endpoint = self.wire.port(process).await.context("no free port on loopback for the wire")?;
+        Ok((self.environment(endpoint), runs))
+    }
+
+    /// What was seen of the step's processes.
+    pub(crate) fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     /// Starts a sandbox whose handler blocks its thread for `length`.
     pub(crate) async fn sandbox_that_blocks(&self, length: Duration) -> Result<Sandbox> {
-        let mut environment = self.environment();
+        let (mut environment, runs) = self.next_process().await?;
         environment.push(("PAYMENTS_BLOCK_MS", clock::millis(length).to_string()));
-        Sandbox::start(self.function, &environment, self.runs.clone()).await
+        Sandbox::start(self.function, &environment, runs).await
     }
 
     /// Keeps a sandbox for the next event, if it's still alive.
@@ -247,8 +268,8 @@ impl<'w> Stage<'w> {
     pub(crate) async fn deliver_at_once(&self, event: &Event, times: usize) -> Result<Vec<Answer>> {
         let mut starting = JoinSet::new();
         for _ in 0..times {
-            let (function, environment) = (self.function.clone(), self.environment());
-            let runs = self.runs.clone();
+            let function = self.function.clone();
+            let (environment, runs) = self.next_process().await?;
             starting.spawn(async move { Sandbox::start(&function, &environment, runs).await });
         }
         let sandboxes = starting.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
@@ -349,16 +370,21 @@ impl<'w> Stage<'w> {
             )));
         }
         clock::pause_until(lease + SKEW_MARGIN_MS + CLEARLY_STALE_MS).await;
+        self.runs.note(What::LeaseExpired);
         Ok(())
     }
 
-    /// Shows a finished row, and returns it.
-    pub(crate) fn done(&self, row: Row) -> Row {
+    /// Shows a finished row, and returns it with its events.
+    pub(crate) fn done(&self, mut row: Row) -> Row {
         (self.world.show)(&row.line());
+        let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::start();
+        row.events = drawn::events(&self.runs, &self.wire, *drawn..now);
+        *drawn = now;
         row
     }
 
-    fn environment(&self) -> Vec<(&'static str, String)> {
+    fn environment(&self, endpoint: String) -> Vec<(&'static str, String)> {
         let mut environment = vec![
             ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".into()),
             ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128".into()),
@@ -370,7 +396,7 @@ impl<'w> Stage<'w> {
             ("AWS_CONFIG_FILE", "/dev/null".into()),
             ("AWS_SHARED_CREDENTIALS_FILE", "/dev/null".into()),
             ("AWS_EC2_METADATA_DISABLED", "true".into()),
-            ("AWS_ENDPOINT_URL_DYNAMODB", self.wire.endpoint()),
+            ("AWS_ENDPOINT_URL_DYNAMODB", endpoint),
             ("IDEMPOTENCY_TABLE", self.tables.idempotency.clone()),
         ];
         environment.extend(self.more_environment.iter().cloned());

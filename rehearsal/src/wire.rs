@@ -11,7 +11,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     io,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hyper::Uri;
@@ -104,9 +104,14 @@ impl Wire {
         Ok(Self { proxy, watch })
     }
 
-    /// The endpoint for the function.
-    pub(crate) fn endpoint(&self) -> String {
-        self.proxy.endpoint()
+    /// Listens on another port, for the process with this number. Returns the endpoint.
+    pub(crate) async fn port(&self, process: usize) -> io::Result<String> {
+        self.proxy.port(process).await
+    }
+
+    /// Returns all requests so far, and the time that theirs count from.
+    pub(crate) fn all(&self) -> (Instant, Vec<Exchange>) {
+        (self.proxy.begun(), self.proxy.log().exchanges())
     }
 
     /// Holds the next request at this point of a run.
@@ -172,6 +177,7 @@ impl Rules for Watch {
     fn read(&self, exchange: &mut Exchange, body: &Value) {
         let tables = tables_of(body);
         exchange.to_store = tables.contains(&self.tables.idempotency.as_str());
+        exchange.pays = exchange.operation != "GetItem" && tables.contains(&self.tables.payments.as_str());
         if !exchange.to_store {
             let is_payment =
                 exchange.operation == "PutItem" && tables.contains(&self.tables.payments.as_str());

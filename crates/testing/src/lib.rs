@@ -149,6 +149,8 @@ mod dynamodb {
         None
     }
 }
+#[doc(hidden)]
+pub mod drawing;
 mod effect;
 mod event;
 mod fault;

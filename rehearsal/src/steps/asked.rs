@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -19,6 +19,7 @@ use crate::{
     judge::Verdict,
     problem::{Context, Result},
     report::Row,
+    runs::{Runs, What},
     stage::{LEASE_LIMIT, Stage, World},
 };
 
@@ -56,6 +57,7 @@ impl Case {
 struct Gateway {
     case: Case,
     books: Mutex<Books>,
+    runs: OnceLock<Runs>,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +71,12 @@ struct Books {
 impl Gateway {
     fn books(&self) -> std::sync::MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, what: &str, is_effect: bool) {
+        if let Some(runs) = self.runs.get() {
+            runs.note(What::AtGateway(what.to_owned(), is_effect));
+        }
     }
 
     fn charged(&self) -> usize {
@@ -87,7 +95,12 @@ impl Gateway {
                 let mut books = self.books();
                 books.requests += 1;
                 let is_first = books.requests == 1;
-                if !is_first || self.case != Case::DidNotHappen {
+                let charges = !is_first || self.case != Case::DidNotHappen;
+                self.note(
+                    if charges { "asked to charge: it charges" } else { "asked to charge: it doesn't" },
+                    charges,
+                );
+                if charges {
                     books.charges.entry(key.clone()).or_default().push(cents.clone());
                 }
                 is_first
@@ -100,7 +113,15 @@ impl Gateway {
         }
         let mut books = self.books();
         books.questions += 1;
-        match (self.case, books.charges.get(&key).and_then(|charges| charges.first())) {
+        let found = books.charges.get(&key).and_then(|charges| charges.first());
+        let said = match (self.case, found) {
+            (Case::Unreachable, _) => "no answer",
+            (Case::NotKnownYet, _) if books.questions == 1 => "not known yet",
+            (_, Some(_)) => "it happened",
+            (_, None) => "it didn't happen",
+        };
+        self.note(&format!("asked about the charge: {said}"), false);
+        match (self.case, found) {
             (Case::Unreachable, _) => Err(HangUp),
             (Case::NotKnownYet, _) if books.questions == 1 => {
                 Ok(http::json(StatusCode::ACCEPTED, &json!({})))
@@ -134,7 +155,7 @@ pub(super) async fn kill<'w>(world: &'w World, charges: &'w Function) -> Result<
 
 async fn kill_in<'w>(world: &'w World, charges: &'w Function, case: Case) -> Result<Killed<'w>> {
     let (step, name, stage) = case.name();
-    let gateway = Arc::new(Gateway { case, books: Mutex::default() });
+    let gateway = Arc::new(Gateway { case, books: Mutex::default(), runs: OnceLock::new() });
     let serving = Arc::clone(&gateway);
     let server = Server::start(move |request| Arc::clone(&serving).answer(request)).await;
     let server = server.context("no free port on loopback for the gateway")?;
@@ -143,6 +164,7 @@ async fn kill_in<'w>(world: &'w World, charges: &'w Function, case: Case) -> Res
         ("GATEWAY_APPLIES_WITHIN_MS", clock::millis(APPLIES_WITHIN).to_string()),
     ];
     let (stage, order_id) = Stage::open_for_charges(world, charges, environment, stage).await?;
+    let _ = gateway.runs.set(stage.runs().clone());
     let event = Event::new(json!({ "order_id": order_id, "amount_cents": 1250 }));
 
     let mut sandbox = stage.sandbox().await?;
@@ -189,7 +211,9 @@ impl Killed<'_> {
         };
         verdict.runs(&measured, usize::from(self.case == Case::DidNotHappen)).claims(&measured, 1);
         let charged = self.gateway.charged();
-        verdict.must(charged == 1, || format!("{charged} charges in all (expected 1)"));
+        verdict
+            .requires("all deliveries together make 1 charge")
+            .must(charged == 1, || format!("{charged} charges in all (expected 1)"));
         let row = Row::new((step, name), delivered, &answer, &measured, verdict);
         self.rows.push(self.stage.done(row));
         Ok(())

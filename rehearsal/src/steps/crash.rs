@@ -189,6 +189,9 @@ pub(super) fn taken_over(world: &World, answer: &Answer, measured: &Measured) ->
 
 pub(super) async fn paid_once(stage: &Stage<'_>, verdict: &mut Verdict) -> Result<()> {
     let total = stage.payments().await?;
+    if stage.world.is_payments {
+        verdict.requires("all deliveries together make 1 payment");
+    }
     verdict.must(!stage.world.is_payments || total == 1, || format!("{total} payments in all (expected 1)"));
     Ok(())
 }
@@ -379,7 +382,7 @@ pub(super) fn cut_off(late: &Answer, measured: &Measured) -> Verdict {
 
 /// Checks that the successor's record is the same before and after the late executor's answer.
 pub(super) fn unchanged(before: &Value, after: &Value, verdict: &mut Verdict) {
-    verdict.must(before == after, || {
+    verdict.requires("the record stays as it is").must(before == after, || {
         format!("the record is no longer the successor's: {}", change(before, after))
     });
 }

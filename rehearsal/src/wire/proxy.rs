@@ -39,6 +39,14 @@ pub struct Exchange {
     pub to_store: bool,
     /// The request's part in the protocol.
     pub meaning: Meaning,
+    /// Whether the request also writes to the table of payments.
+    pub pays: bool,
+    /// The number of the port at which the request came; see [`Proxy::port`].
+    pub port: usize,
+    /// Whether the rules hold the request back, or held it.
+    pub is_held: bool,
+    /// Whether the record in a refusal has the owner of the request: the sender's earlier attempt was applied.
+    pub is_own: bool,
     /// Whether the request is the first attempt of its SDK call. Later attempts are the SDK's own retries.
     pub first_attempt: bool,
     /// The `id` of the item that the request puts or that its key names, if it has one.
@@ -134,7 +142,7 @@ impl Display for Exchange {
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
-    accepting: JoinHandle<()>,
+    accepting: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -199,8 +207,22 @@ impl Proxy {
             is_closed: AtomicBool::new(false),
             under_way: watch::Sender::new(0),
         });
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
-        Ok(Self { address, shared, accepting })
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared), 0));
+        Ok(Self { address, shared, accepting: Mutex::new(vec![accepting]) })
+    }
+
+    /// Listens on another free loopback port, and returns its endpoint. The log names the port by this number, which
+    /// tells one sender from another.
+    pub(crate) async fn port(&self, number: usize) -> io::Result<String> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let endpoint = format!("http://{}", listener.local_addr()?);
+        lock(&self.accepting).push(tokio::spawn(accept(listener, Arc::clone(&self.shared), number)));
+        Ok(endpoint)
+    }
+
+    /// When the proxy started.
+    pub(crate) fn begun(&self) -> Instant {
+        self.shared.begun
     }
 
     /// Returns the endpoint for the client.
@@ -267,7 +289,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.accepting.abort();
+        lock(&self.accepting).iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -307,21 +329,21 @@ impl Log {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<Shared>, port: usize) {
     // When this task ends, the set is dropped, which cuts its connections.
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
         while connections.try_join_next().is_some() {}
-        connections.spawn(converse(stream, Arc::clone(&shared)));
+        connections.spawn(converse(stream, Arc::clone(&shared), port));
     }
 }
 
-async fn converse(stream: TcpStream, shared: Arc<Shared>) {
+async fn converse(stream: TcpStream, shared: Arc<Shared>, port: usize) {
     let mut conversation = Conversation::new(stream);
     // An error means that the client went away, which is expected.
     while let Ok(Some(request)) = conversation.request().await {
-        let nth = shared.note(&request);
+        let nth = shared.note(&request, port);
         let Some(fault) = shared.interference(&mut conversation, nth).await else { return };
         if !matches!(shared.answer(&mut conversation, nth, request, fault).await, Ok(Then::GoOn)) {
             return;
@@ -336,11 +358,12 @@ enum Then {
 }
 
 impl Shared {
-    fn note(&self, request: &Request) -> usize {
+    fn note(&self, request: &Request, port: usize) -> usize {
         let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         let id = body.pointer("/Item/id/S").or_else(|| body.pointer("/Key/id/S"));
         let mut exchange = Exchange {
             at: self.begun.elapsed(),
+            port,
             operation: request.operation().to_owned(),
             to_store: true,
             meaning: Meaning::of_request(request.operation(), &body),
@@ -369,6 +392,7 @@ impl Shared {
             None => Some(None),
             Some(Interference::Break(fault)) => Some(Some(fault)),
             Some(Interference::Hold { reached, released }) => {
+                self.amend(nth, |exchange| exchange.is_held = true);
                 // If nobody waits for the request, it still waits for its release.
                 let _ = reached.send(());
                 tokio::select! {
@@ -402,12 +426,15 @@ impl Shared {
     /// Forwards the request, and waits for the server even if the client goes away.
     async fn send_on(&self, nth: usize, request: Request) -> io::Result<Answer> {
         lock(&self.forwarded).push(nth);
+        let owner = owner_of_request(&request.body);
         let answer = self.upstream.send(request).await;
         let at = self.begun.elapsed();
         if let Ok(answer) = &answer {
             let error = (answer.status != 200).then(|| error_of(&answer.body));
+            let is_own = owner.is_some() && owner == owner_of_answer(&answer.body);
             self.amend(nth, |exchange| {
                 exchange.served = Some(Served { at, status: answer.status, error });
+                exchange.is_own = is_own;
             });
         }
         answer.map_err(io::Error::other)
@@ -553,6 +580,24 @@ fn error_of(body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let kind = body.get("__type").and_then(Value::as_str).unwrap_or("an error without a name");
     kind.rsplit('#').next().unwrap_or_default().to_owned()
+}
+
+/// The owner that a claim writes, or that a settlement expects in the record.
+fn owner_of_request(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let updates = body.get("TransactItems").and_then(Value::as_array).into_iter().flatten();
+    let update = updates.filter_map(|item| item.get("Update")).next_back().unwrap_or(&body);
+    let values = |name: &str| update.pointer(&format!("/ExpressionAttributeValues/:{name}/B"));
+    let owner = body.pointer("/Item/owner/B").or_else(|| values("o")).or_else(|| values("vo"))?;
+    owner.as_str().map(str::to_owned)
+}
+
+/// The owner in the record that the answer to a failed condition returns.
+fn owner_of_answer(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let reasons = body.get("CancellationReasons").and_then(Value::as_array).into_iter().flatten();
+    let owner = |of: &Value| of.pointer("/Item/owner/B").and_then(Value::as_str).map(str::to_owned);
+    std::iter::once(&body).chain(reasons).find_map(owner)
 }
 
 /// Removes the item from the answer to a failed condition. Returns `None` for any other answer, and if there's no item.

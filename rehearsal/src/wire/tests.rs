@@ -50,10 +50,10 @@ fn claim(id: &str) -> Value {
 async fn requests_are_counted_with_their_outcomes() {
     let Bench { wire, database: _database } = bench().await;
     let mark = wire.mark();
-    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::OK));
-    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::BAD_REQUEST));
+    assert_eq!(call(wire.proxy.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::OK));
+    assert_eq!(call(wire.proxy.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::BAD_REQUEST));
     let payment = json!({ "TableName": "payments", "Item": { "payment_id": { "S": "p" } } });
-    assert_eq!(call(wire.endpoint(), "PutItem", payment).await, Ok(StatusCode::OK));
+    assert_eq!(call(wire.proxy.endpoint(), "PutItem", payment).await, Ok(StatusCode::OK));
 
     let seen = wire.since(mark);
     let meanings: Vec<_> = seen.iter().map(|one| (one.meaning, one.to_store, one.applied())).collect();
@@ -70,7 +70,7 @@ async fn requests_are_counted_with_their_outcomes() {
 async fn held_request_arrives_after_its_release() {
     let Bench { database, wire } = bench().await;
     let mut hold = wire.hold(Point::Before(Call::Claim));
-    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
+    let sent = tokio::spawn(call(wire.proxy.endpoint(), "PutItem", claim("a")));
     assert!(hold.reached(SOON).await);
     assert!(database.record("records", "a").await.unwrap().is_null(), "a held request must not be applied");
     assert!(wire.since(0).is_empty());
@@ -85,7 +85,7 @@ async fn held_request_arrives_after_its_release() {
 async fn held_request_is_dropped_with_its_connection() {
     let Bench { database, wire } = bench().await;
     let mut hold = wire.hold(Point::Before(Call::Claim));
-    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
+    let sent = tokio::spawn(call(wire.proxy.endpoint(), "PutItem", claim("a")));
     assert!(hold.reached(SOON).await);
     sent.abort();
     assert!(sent.await.is_err());
@@ -99,17 +99,20 @@ async fn request_with_lost_response_is_applied() {
     let Bench { database, wire } = bench().await;
     wire.lose_answer(Call::Claim);
     assert!(wire.fault_is_pending());
-    assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "the wire must cut the connection");
+    assert!(
+        call(wire.proxy.endpoint(), "PutItem", claim("a")).await.is_err(),
+        "the wire must cut the connection"
+    );
     assert!(!wire.fault_is_pending());
     assert!(!database.record("records", "a").await.unwrap().is_null(), "DynamoDB must apply the claim");
-    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::BAD_REQUEST));
+    assert_eq!(call(wire.proxy.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::BAD_REQUEST));
 }
 
 #[tokio::test]
 async fn fault_hits_only_its_request() {
     let Bench { wire, database: _database } = bench().await;
     let mut hold = wire.hold(Point::Before(Call::Complete));
-    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::OK));
+    assert_eq!(call(wire.proxy.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::OK));
     assert!(!hold.reached(Duration::from_millis(50)).await);
     assert!(wire.fault_is_pending());
 }
@@ -119,9 +122,9 @@ async fn hold_lets_earlier_requests_pass() {
     let Bench { wire, database: _database } = bench().await;
     let mut hold = wire.hold_after(2, Point::Before(Call::Claim));
     for id in ["a", "b"] {
-        assert_eq!(call(wire.endpoint(), "PutItem", claim(id)).await, Ok(StatusCode::OK));
+        assert_eq!(call(wire.proxy.endpoint(), "PutItem", claim(id)).await, Ok(StatusCode::OK));
     }
-    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("c")));
+    let sent = tokio::spawn(call(wire.proxy.endpoint(), "PutItem", claim("c")));
     assert!(hold.reached(SOON).await);
     assert!(hold.release());
     assert_eq!(sent.await.unwrap(), Ok(StatusCode::OK));
@@ -133,9 +136,12 @@ async fn each_fault_counts_requests_separately() {
     let Bench { database, wire } = bench().await;
     let mut third = wire.hold_after(2, Point::Before(Call::Claim));
     wire.lose_answer(Call::Claim);
-    assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "the wire must cut the connection");
-    assert_eq!(call(wire.endpoint(), "PutItem", claim("b")).await, Ok(StatusCode::OK));
-    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("c")));
+    assert!(
+        call(wire.proxy.endpoint(), "PutItem", claim("a")).await.is_err(),
+        "the wire must cut the connection"
+    );
+    assert_eq!(call(wire.proxy.endpoint(), "PutItem", claim("b")).await, Ok(StatusCode::OK));
+    let sent = tokio::spawn(call(wire.proxy.endpoint(), "PutItem", claim("c")));
     assert!(third.reached(SOON).await);
     assert!(database.record("records", "c").await.unwrap().is_null(), "a held request must not be applied");
     assert!(third.release());
@@ -146,13 +152,13 @@ async fn each_fault_counts_requests_separately() {
 async fn unreachable_item_fails_until_recovery() {
     let Bench { database, wire } = bench().await;
     wire.fail_every(2);
-    let put = async |id| call(wire.endpoint(), "PutItem", claim(id)).await;
+    let put = async |id| call(wire.proxy.endpoint(), "PutItem", claim(id)).await;
     assert_eq!(put("a").await, Ok(StatusCode::OK));
     for _ in 0..2 {
         assert_eq!(put("b").await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
     }
     let look = json!({ "TableName": "records", "Key": { "id": { "S": "b" } } });
-    assert_eq!(call(wire.endpoint(), "GetItem", look).await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
+    assert_eq!(call(wire.proxy.endpoint(), "GetItem", look).await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
     assert_eq!(put("a").await, Ok(StatusCode::BAD_REQUEST), "the condition of the second claim must fail");
     assert_eq!(put("c").await, Ok(StatusCode::OK));
     assert!(database.record("records", "b").await.unwrap().is_null(), "a failed request must not arrive");
