@@ -95,7 +95,7 @@ const STYLE: &str = "\
 .seq .h{text-anchor:start;font-weight:600}.seq .life{stroke:var(--line)}.seq path{fill:none;stroke-width:1.6}
 .seq .plain path{stroke:var(--plain)}.seq .good path{stroke:var(--good)}.seq .refused path{stroke:var(--refused)}
 .seq .effect path{stroke:var(--effect)}.seq .fault path{stroke:var(--fault)}.seq circle{stroke:none}
-.seq .plain circle{fill:var(--plain)}.seq .effect circle{fill:var(--effect)}.seq .fault text{fill:var(--fault)}
+.seq .plain circle{fill:var(--plain)}.seq .effect circle{fill:var(--effect)}.seq .fault circle,.seq .fault text{fill:var(--fault)}
 ";
 
 /// Draws the parts below each other, with the participants of `lanes` that take part, in this order. The title is read
@@ -274,7 +274,7 @@ fn grouped(events: &[Event]) -> Vec<Event> {
 fn time(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
-        _ => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+        _ => format!("{}.{:02} s", ms / 1_000, ms % 1_000 / 10),
     }
 }
 
