@@ -25,14 +25,19 @@ const LEGEND: &[&str] = &[
     "Lambda may deliver the same request more than once, kill a process in the middle, or let it sleep. The rehearsal did that to \
      this function, and each drawing shows what it saw. Time runs downwards, and each line is a participant. Lambda hands a request \
      to a process of the function and gets the answer. “records” is the table in which the library keeps one record per request. \
-     “payments” or “gateway” is where the effect happens: it must happen once. A purple arrow with a dot is an effect, a red arrow or mark is \
+     “payments” or “gateway” is where the effect happens. A purple arrow with a dot is an effect, a red arrow or mark is \
      something that the rehearsal broke, and an amber arrow is a write that the table refused.",
     "Why it happens once: before the handler runs, the process must claim the request, by writing a record that says “I'm working on \
      this until then”. That time limit is the claim's lease. The table accepts one claim and refuses all others. Who is refused gets the \
      recorded answer (a replay) or the answer that the request is in progress. When the handler is done, the process records the outcome. If it dies before \
      that, its lease expires, and the next delivery takes the claim over. If it was only asleep, the table refuses its late write, \
-     because the claim is no longer its own. A second run of the handler doesn't make a second payment, because all runs of a request use the same payment id.",
+     because the claim is no longer its own. But a run that died or slept may already have had its effect, and the next run may have it again: \
+     only the function can prevent that.",
 ];
+
+/// How the example functions prevent a second effect.
+const PAID_ONCE: &str = "These functions prevent it: all runs of a request use one payment id, and the table of payments \
+     refuses a second one.";
 
 /// Returns what happened in this time, in order.
 pub(crate) fn events(runs: &Runs, wire: &Wire, during: Range<Instant>) -> Vec<Event> {
@@ -255,5 +260,7 @@ pub(crate) fn steps(rows: &[Row]) -> Vec<Vec<&Row>> {
 pub(crate) fn page(function: &str, rows: &[Row], seconds: f32) -> String {
     let sections: Vec<Section> = steps(rows).iter().map(|rows| section(rows)).collect();
     let verdict = if all_ok(rows) { "passed" } else { "FAILED" };
-    drawing::page(&format!("Rehearsal of {function}: {verdict}"), &summary(rows, seconds), LEGEND, &sections)
+    let pays = rows.iter().any(|row| row.payments_made.is_some());
+    let legend: Vec<&str> = LEGEND.iter().copied().chain(pays.then_some(PAID_ONCE)).collect();
+    drawing::page(&format!("Rehearsal of {function}: {verdict}"), &summary(rows, seconds), &legend, &sections)
 }

@@ -332,6 +332,7 @@ h1{font-size:22px;line-height:1.25}h2{font-size:17px;margin:0 0 8px}section{bord
 section div{min-width:0;overflow-wrap:anywhere}p{margin:0 0 10px;max-width:72ch}a{color:inherit;text-decoration:none}
 nav{display:flex;flex-wrap:wrap;gap:6px;margin:12px 0}nav a{border:1px solid #c4ccd4;border-radius:6px;padding:2px 8px}
 .ok{color:#1a7f37}.bad,.seq .bad{color:#cf222e;fill:#cf222e;font-weight:600}details{margin:12px 0}
+@media(max-width:600px){nav span{display:none}}
 @media(min-width:900px){section{grid-template-columns:1fr 520px;gap:32px}}
 @media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}section,nav a{border-color:#3d444d}.ok{color:#3fb950}.bad,.seq .bad{color:#ff7b72;fill:#ff7b72}}
 ";
@@ -346,7 +347,9 @@ pub fn page(title: &str, lead: &str, legend: &[&str], sections: &[Section]) -> S
     let (mut links, mut body) = (String::new(), String::new());
     for (nth, section) in order {
         let heading = escape(&section.heading);
-        let _ = writeln!(links, "<a href=\"#s{nth}\">{} {heading}</a>", mark(section.ok));
+        // On a phone, the links show only the steps' numbers.
+        let (number, name) = heading.split_once(' ').unwrap_or((&heading, ""));
+        let _ = writeln!(links, "<a href=\"#s{nth}\">{} {number}<span> {name}</span></a>", mark(section.ok));
         let _ = writeln!(body, "<section id=\"s{nth}\">\n<div>\n<h2>{} {heading}</h2>", mark(section.ok));
         for (ok, sentence) in &section.sentences {
             let class = if *ok == Some(false) { " class=\"bad\"" } else { "" };
