@@ -1,5 +1,5 @@
 //! Checks the compiler's messages about wrong uses of the attribute. If a new compiler version words them differently,
-//! `TRYBUILD=overwrite cargo test --package lambda-idempotency-testkit` updates the expected texts.
+//! `TRYBUILD=overwrite cargo test --package lambda-idempotency-macros-ui` updates the expected texts.
 
 #[test]
 fn errors_point_at_the_mistake() {
