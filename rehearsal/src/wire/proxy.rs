@@ -41,7 +41,7 @@ pub struct Exchange {
     pub meaning: Meaning,
     /// Whether the request also writes to the table of payments.
     pub pays: bool,
-    /// The number of the port at which the request came; see [`Proxy::port`].
+    /// The number of the port at which the request came: each process of the function has its own.
     pub port: usize,
     /// Whether the rules hold the request back, or held it.
     pub is_held: bool,
