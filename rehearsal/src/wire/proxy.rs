@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    meaning::Meaning,
+    meaning::{Meaning, owner_of_answer, owner_of_request},
     message::{Answer, Conversation, Request, Upstream, throttled},
     way::{HttpWay, When},
 };
@@ -580,24 +580,6 @@ fn error_of(body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let kind = body.get("__type").and_then(Value::as_str).unwrap_or("an error without a name");
     kind.rsplit('#').next().unwrap_or_default().to_owned()
-}
-
-/// The owner that a claim writes, or that a settlement expects in the record.
-fn owner_of_request(body: &[u8]) -> Option<String> {
-    let body: Value = serde_json::from_slice(body).ok()?;
-    let updates = body.get("TransactItems").and_then(Value::as_array).into_iter().flatten();
-    let update = updates.filter_map(|item| item.get("Update")).next_back().unwrap_or(&body);
-    let values = |name: &str| update.pointer(&format!("/ExpressionAttributeValues/:{name}/B"));
-    let owner = body.pointer("/Item/owner/B").or_else(|| values("o")).or_else(|| values("vo"))?;
-    owner.as_str().map(str::to_owned)
-}
-
-/// The owner in the record that the answer to a failed condition returns.
-fn owner_of_answer(body: &[u8]) -> Option<String> {
-    let body: Value = serde_json::from_slice(body).ok()?;
-    let reasons = body.get("CancellationReasons").and_then(Value::as_array).into_iter().flatten();
-    let owner = |of: &Value| of.pointer("/Item/owner/B").and_then(Value::as_str).map(str::to_owned);
-    std::iter::once(&body).chain(reasons).find_map(owner)
 }
 
 /// Removes the item from the answer to a failed condition. Returns `None` for any other answer, and if there's no item.
