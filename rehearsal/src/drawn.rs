@@ -226,7 +226,7 @@ fn section(rows: &[&Row]) -> Section {
     let delivers = |event: &&Event| event.from == LAMBDA;
     let deliveries = rows.iter().flat_map(|row| &row.events).filter(delivers).count();
     let in_all = [
-        Some(counted(deliveries, "delivery").replace("deliverys", "deliveries")),
+        Some(if deliveries == 1 { "1 delivery".to_owned() } else { format!("{deliveries} deliveries") }),
         sum(|row| row.handler_runs).map(|runs| format!("{} of the handler", counted(runs, "run"))),
         sum(|row| row.payments_made).map(|paid| counted(paid, "payment")),
     ];

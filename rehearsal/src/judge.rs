@@ -15,7 +15,7 @@ impl Verdict {
         self.faults
     }
 
-    /// What was checked, in words.
+    /// The requirements so far, in words.
     pub(crate) fn requirements(&self) -> Vec<String> {
         self.requirements.clone()
     }

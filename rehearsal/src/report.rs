@@ -29,10 +29,10 @@ pub(crate) struct Row {
     pub(crate) ok: bool,
     /// The faults, in words.
     pub(crate) faults: Vec<String>,
-    /// What was checked, in words.
+    /// The requirements, in words.
     #[serde(skip)]
     pub(crate) requirements: Vec<String>,
-    /// What happened, for the drawing.
+    /// The events, for the drawing.
     #[serde(skip)]
     pub(crate) events: Vec<Event>,
 }

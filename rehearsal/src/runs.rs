@@ -30,7 +30,7 @@ pub(crate) struct Seen {
     pub(crate) what: What,
 }
 
-/// The kinds of events of a process. What a process sends to DynamoDB is in the log of its wire.
+/// The kinds of events of a process. Its requests to DynamoDB are in the log of its wire.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     /// It got an event, described here.

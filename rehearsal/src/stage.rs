@@ -235,7 +235,7 @@ impl<'w> Stage<'w> {
         Ok((self.environment(endpoint), runs))
     }
 
-    /// What was seen of the step's processes.
+    /// The events of the step's processes.
     pub(crate) fn runs(&self) -> &Runs {
         &self.runs
     }

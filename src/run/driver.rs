@@ -79,7 +79,7 @@ pub(crate) struct Shared {
     pub(crate) unknown_deadline: Once,
 }
 
-/// What the operations of this process share, if Lambda takes a snapshot of it: one entry per built `Idempotency`.
+/// The shared parts of the operations of this process, if Lambda takes a snapshot of it: one entry per built `Idempotency`.
 static SNAPSHOTTED: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl Shared {
@@ -94,7 +94,7 @@ impl Shared {
         shared
     }
 
-    /// What must forget its connections and copies when Lambda restores the snapshot.
+    /// The parts that must forget their connections and copies when Lambda restores the snapshot.
     #[cfg(feature = "events")]
     pub(crate) fn snapshotted() -> Vec<Arc<Self>> {
         let all = SNAPSHOTTED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -232,12 +232,13 @@ where
         Entry::Run(entered) => *entered,
         Entry::Replay(replay) => return Ok(Protected::Replayed(replay)),
         Entry::Unprotected(context) => {
-            driver.span.ended("unprotected");
             let refusals = context.refusals.clone();
             let running = Box::pin(within(context, async {
                 judged(driver, &key, &mut judge, handler().await, &refusals).1
             }));
-            return caught(running).await.map(Protected::RanUnrecorded).map_err(Stopped::Panicked);
+            let answer = caught(running).await.map_err(Stopped::Panicked)?;
+            driver.span.ended("unprotected");
+            return Ok(Protected::RanUnrecorded(answer));
         }
     };
     if let (true, Some(question), Some(claim)) = (right.is_asking(), question, context.claim.clone()) {

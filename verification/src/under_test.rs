@@ -97,7 +97,7 @@ impl Purpose {
     }
 }
 
-/// Whether both records tell of the same run: the attempt, the fingerprint, the lock time, the request id
+/// Whether both records belong to the same run: the attempt, the fingerprint, the lock time, the request id
 /// and the trace are the same.
 /// Settlements, extensions and operators keep these.
 pub fn is_same_run(seen: &Record, new: &Record) -> bool {

@@ -85,7 +85,7 @@ fn ended(span: &Value) -> (Value, Value, Value) {
 async fn pay(idempotency: &Idempotency, cents: u32) {
     let pay = idempotency.operation("pay").unwrap();
     let paying = pay.run(Key::new(SECRET).unwrap(), &cents, async || Ok::<_, Infallible>("paid".to_owned()));
-    // Each delivery is in a trace of its own.
+    // Each delivery is in its own trace.
     let _ = paying.instrument(tracing::info_span!(parent: None, "delivery")).await;
 }
 

@@ -27,7 +27,7 @@ pub enum Tone {
     Plain,
     /// A write was applied, or an answer has the outcome.
     Good,
-    /// The protocol refused something, as it must.
+    /// The protocol refused something.
     Refused,
     /// An effect outside the table of records.
     Effect,
@@ -56,11 +56,11 @@ pub struct Event {
     pub from: String,
     /// The participant at an arrow's end.
     pub to: String,
-    /// What happened.
+    /// The text beside it.
     pub text: String,
     /// How it's drawn.
     pub shape: Shape,
-    /// What it means.
+    /// Its meaning.
     pub tone: Tone,
 }
 
@@ -99,7 +99,7 @@ const STYLE: &str = "\
 ";
 
 /// Draws the parts below each other, with the participants of `lanes` that take part, in this order. The title is read
-/// to people who can't see the diagram. With `is_alone`, the diagram has its own style, for a file of its own.
+/// to people who can't see the diagram. With `is_alone`, the diagram has its own style, for a separate file.
 #[must_use]
 pub fn svg(title: &str, lanes: &[String], parts: &[Part], is_alone: bool) -> String {
     let parts: Vec<Part> =
@@ -318,7 +318,7 @@ pub fn escape(text: &str) -> String {
 pub struct Section {
     /// Its heading.
     pub heading: String,
-    /// Whether all is as it must be.
+    /// Whether its step passed.
     pub ok: bool,
     /// Its sentences, each with its verdict: `None` if it has none.
     pub sentences: Vec<(Option<bool>, String)>,
@@ -337,7 +337,7 @@ nav{display:flex;flex-wrap:wrap;gap:6px;margin:12px 0}nav a{border:1px solid #c4
 @media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}section,nav a{border-color:#3d444d}.ok{color:#3fb950}.bad,.seq .bad{color:#ff7b72;fill:#ff7b72}}
 ";
 
-/// Writes a page. Sections that aren't as they must be come first. `lead` is a summary, and `legend` explains the
+/// Writes a page. Failed sections come first. `lead` is a summary, and `legend` explains the
 /// diagrams.
 #[must_use]
 pub fn page(title: &str, lead: &str, legend: &[&str], sections: &[Section]) -> String {
