@@ -7,6 +7,61 @@ pub mod which_one {}
 pub mod protocol {}
 
 #[doc = include_str!("guide/failure_modes.md")]
+///
+/// # Drawn
+///
+/// The testing kit played these failures, and drew them. Time runs downwards, and each line is a participant: the caller, the
+/// function's processes, the table of records, and the remote system that charges. A purple arrow with a dot is the effect, red is the
+/// failure, green is a write that was applied or an answer of success, and amber is what was refused.
+///
+/// ## The process dies after its effect
+///
+/// The next delivery takes the claim over when it's stale. It sends the charge under the same derived key, so nothing is charged again.
+///
+#[doc = include_str!("guide/drawn/dies.svg")]
+///
+/// ## The process freezes past its lease
+///
+/// Another delivery takes the claim over and records its outcome. When the frozen process continues, its own outcome is refused, and
+/// its caller gets the recorded one.
+///
+#[doc = include_str!("guide/drawn/freezes.svg")]
+///
+/// ## The answer to a claim is lost
+///
+/// The library reads the record, recognises its own claim by the owner, and runs the handler.
+///
+#[doc = include_str!("guide/drawn/claim_lost.svg")]
+///
+/// ## The answer to a completion is lost
+///
+/// The library reads the record, and finds its own outcome.
+///
+#[doc = include_str!("guide/drawn/completion_lost.svg")]
+///
+/// ## The outcome can't be recorded
+///
+/// The caller gets the response all the same. The next delivery runs again when the claim is stale.
+///
+#[doc = include_str!("guide/drawn/unrecorded.svg")]
+///
+/// ## At most once
+///
+/// Nobody knows whether the charge happened, so no delivery runs until an operator steps in.
+///
+#[doc = include_str!("guide/drawn/at_most_once.svg")]
+///
+/// ## With a reconciler
+///
+/// The next delivery asks the remote system. It charged, so the library records that, and the handler doesn't run.
+///
+#[doc = include_str!("guide/drawn/reconciled.svg")]
+///
+/// ## In one transaction
+///
+/// The effect is a write in the transaction that records the outcome: it hadn't happened when the process died.
+///
+#[doc = include_str!("guide/drawn/transaction.svg")]
 pub mod failure_modes {}
 
 #[doc = include_str!("guide/exactly_once.md")]

@@ -1,10 +1,10 @@
 //! The report as a page: each step as a sequence diagram of what the rehearsal saw.
 
-use std::{collections::BTreeSet, ops::Range, time::Instant};
+use std::{ops::Range, time::Instant};
 
 use lambda_idempotency_testing::{
     Fault,
-    drawing::{self, Event, Part, Section, Shape, Tone},
+    drawing::{self, Event, Part, Section, Shape, Tone, counted},
 };
 
 use super::{
@@ -18,8 +18,6 @@ const RECORDS: &str = "records";
 const PAYMENTS: &str = "payments";
 const OTHERS: &str = "other tables";
 const GATEWAY: &str = "gateway";
-/// A step with more processes has one line for all of them.
-const MOST_PROCESSES: usize = 3;
 
 const LEGEND: &[&str] = &[
     "Lambda may deliver the same request more than once, kill a process in the middle, or let it sleep. The rehearsal did that to \
@@ -173,29 +171,10 @@ fn request(exchange: &Exchange, is_served: bool) -> Event {
     Event { from, to, text: format!("{what}{again}: {fate}"), shape, tone, at_ms: None }
 }
 
-/// The lines of a step's drawing, in their order, and the events with these lines.
-fn lined_up(rows: &[&Row]) -> (Vec<String>, Vec<Vec<Event>>) {
-    let number = |lane: &str| lane.strip_prefix("process ")?.parse::<usize>().ok();
-    let mut events: Vec<Vec<Event>> = rows.iter().map(|row| row.events.clone()).collect();
-    let ends = events.iter().flatten().flat_map(|event| [&event.from, &event.to]);
-    let processes: BTreeSet<usize> = ends.filter_map(|lane| number(lane)).collect();
-    let all = format!("{} processes", processes.len());
-    let is_crowd = processes.len() > MOST_PROCESSES;
-    for event in events.iter_mut().flatten().filter(|_| is_crowd) {
-        for lane in [&mut event.from, &mut event.to].into_iter().filter(|lane| number(lane).is_some()) {
-            lane.clone_from(&all);
-        }
-    }
-    let processes: Vec<String> =
-        if is_crowd { vec![all] } else { processes.into_iter().map(process).collect() };
-    let others = [RECORDS, PAYMENTS, GATEWAY, OTHERS].map(str::to_owned);
-    let lanes = std::iter::once(LAMBDA.to_owned()).chain(processes).chain(others).collect();
-    (lanes, events)
-}
-
 /// Draws the rows of one step.
 pub(crate) fn figure(rows: &[&Row], is_alone: bool) -> String {
-    let (lanes, events) = lined_up(rows);
+    let mut events: Vec<Vec<Event>> = rows.iter().map(|row| row.events.clone()).collect();
+    let lanes = drawing::lined_up(&mut events, LAMBDA, &[RECORDS, PAYMENTS, GATEWAY, OTHERS]);
     let parts = rows.iter().zip(events).map(|(row, events)| {
         let heading = format!("{} → {}", row.delivered, row.answered);
         Part { heading, ok: Some(row.ok), events }
@@ -207,10 +186,6 @@ pub(crate) fn figure(rows: &[&Row], is_alone: bool) -> String {
 fn upper(text: &str) -> String {
     let mut characters = text.chars();
     characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
-}
-
-fn counted(count: usize, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 fn happened(row: &Row) -> String {

@@ -12,6 +12,7 @@ use lambda_idempotency_core::{StoredKey, store::memory::MemoryStore, time::Times
 
 use super::{
     delivery::Delivery,
+    drawn,
     event::Event,
     fault::Fault,
     function::Function,
@@ -20,6 +21,7 @@ use super::{
     point::{Call, Point},
     stage::Stage,
     store::BenchStore,
+    story,
     time::VirtualTime,
     world::{BenchClock, Orders, World, inside, outside_runtime},
 };
@@ -237,8 +239,7 @@ impl Bench {
         let mut stage = self.stage();
         let stage = &mut *stage;
         let (delivery, how) = self.in_time(async move || {
-            let what = format!("process {}", process + 1);
-            let delivery = stage.begin(function, process, (event, event.shared()), orders, what);
+            let delivery = stage.begin(function, process, (event, event.shared()), orders, String::new());
             (delivery, stage.run(delivery).await)
         });
         Delivery::new(&self.inner.world, delivery, how)
@@ -360,6 +361,23 @@ impl Bench {
         assert!(fault.fits(point), "the fault `{fault}` can't happen at the point `{point}`");
         lock(&self.inner.next).extend(std::iter::repeat_n(orders, times));
         self
+    }
+
+    /// Draws everything that has happened in this test world as a sequence diagram: an SVG file that loads nothing.
+    /// The title is read to people who can't see it.
+    ///
+    /// ```
+    /// use lambda_idempotency_testing::{Bench, Event, Function};
+    ///
+    /// let bench = Bench::new();
+    /// let mut function = Function::new(async |order: String| Ok::<_, std::io::Error>(order));
+    /// let _ = bench.deliver(&mut function, &Event::json(r#""order-17""#));
+    /// assert!(bench.to_svg("an order").contains("delivery 1: the event"));
+    /// ```
+    pub fn to_svg(&self, title: &str) -> String {
+        let state = self.world().state();
+        let story = story::told(&state.trace, &state.effects, &state.deliveries);
+        drawn::figure(title, &story.events, true)
     }
 
     /// The keys in the store.

@@ -1,10 +1,18 @@
 //! [`Delivery`]: the effects, the requests and the answer of one delivery.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, panic::Location, sync::Arc};
 
 use lambda_idempotency_core::{ErrorKind, StoredKey};
 
-use super::{effect::Effect, function::Answer, point::Point, stage::How, story, world::World};
+use super::{
+    drawn,
+    effect::Effect,
+    function::Answer,
+    point::Point,
+    stage::How,
+    story::{self, Story},
+    world::World,
+};
 
 /// The effects, the requests and the answer of one delivery.
 #[derive(Clone, Debug)]
@@ -17,7 +25,7 @@ pub struct Delivery {
     requests: usize,
     points: Vec<Point>,
     keys: Vec<StoredKey>,
-    story: String,
+    story: Story,
 }
 
 impl Delivery {
@@ -33,7 +41,7 @@ impl Delivery {
             requests: delivered.requests,
             points: delivered.reached.clone(),
             keys: delivered.keys.clone(),
-            story: story::told(&state.trace, &state.effects, &state.deliveries).join("\n"),
+            story: story::told(&state.trace, &state.effects, &state.deliveries),
         }
     }
 
@@ -127,13 +135,16 @@ impl Delivery {
 
     #[track_caller]
     fn check(&self, holds: bool, expected: &str) -> &Self {
-        let ran = if self.has_run { "the handler ran" } else { "nothing shows that the handler ran" };
-        assert!(
-            holds,
-            "delivery {} should {expected}, but {ran}, and {self}\n{}",
-            self.index + 1,
-            self.story
-        );
+        if !holds {
+            let ran = if self.has_run { "the handler ran" } else { "nothing shows that the handler ran" };
+            let what = format!("delivery {} should {expected}, but {ran}, and {self}", self.index + 1);
+            let page = || {
+                let section = drawn::section("1 everything so far".to_owned(), &[&what], &self.story.events);
+                drawn::failure("A delivery did something else", &what, &[section])
+            };
+            let drawing = drawn::kept(Location::caller(), page);
+            panic!("{what}\n{}{drawing}", self.story.lines.join("\n"));
+        }
         self
     }
 }

@@ -1,7 +1,7 @@
 //! Draws what happened in a test as a sequence diagram, and puts diagrams on a page. The kit and the rehearsal use it.
 //! It has no stable API. Its output is well-formed XML, has no script, and loads nothing.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 /// How something is drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,14 +80,16 @@ const WIDTH: usize = 400;
 /// The left margin, which has the times.
 const MARGIN: usize = 40;
 /// An average character's width, in tenths of a unit.
-const CHARACTER: usize = 60;
-/// More events of one part are drawn as groups of equal events.
+const CHARACTER: usize = 70;
+/// More events of one part are drawn as groups of equal events, if that makes the part much shorter.
 const MANY: usize = 16;
+/// More processes share one line.
+const MOST_PROCESSES: usize = 3;
 
 /// The colours and fonts of diagrams, in a light and a dark scheme.
 const STYLE: &str = "\
 .seq{--bg:#fff;--fg:#1f2328;--soft:#59636e;--line:#c4ccd4;--band:#eef1f4;--plain:#57606a;--good:#1a7f37;--refused:#9a6700;\
---effect:#8250df;--fault:#cf222e;font:12px system-ui,sans-serif;display:block;width:100%;max-width:520px}
+--effect:#8250df;--fault:#cf222e;font:12px system-ui,sans-serif;display:block}
 @media(prefers-color-scheme:dark){.seq{--bg:#0d1117;--fg:#e6edf3;--soft:#9198a1;--line:#3d444d;--band:#1c2129;--plain:#9198a1;\
 --good:#3fb950;--refused:#d29922;--effect:#ab7df8;--fault:#ff7b72}}
 .seq rect{fill:var(--bg)}.seq .band{fill:var(--band)}.seq text{fill:var(--fg);text-anchor:middle}
@@ -97,6 +99,26 @@ const STYLE: &str = "\
 .seq .effect path{stroke:var(--effect)}.seq .fault path{stroke:var(--fault)}.seq circle{stroke:none}
 .seq .plain circle{fill:var(--plain)}.seq .effect circle{fill:var(--effect)}.seq .fault circle,.seq .fault text{fill:var(--fault)}
 ";
+
+/// Returns the participants of these parts in their order: `first`, then the processes, then the others. If there are many
+/// processes, they become one participant.
+#[must_use]
+pub fn lined_up(parts: &mut [Vec<Event>], first: &str, others: &[&str]) -> Vec<String> {
+    let number = |lane: &str| lane.strip_prefix("process ")?.parse::<usize>().ok();
+    let ends = parts.iter().flatten().flat_map(|event| [&event.from, &event.to]);
+    let processes: BTreeSet<usize> = ends.filter_map(|lane| number(lane)).collect();
+    let all = format!("{} processes", processes.len());
+    let is_crowd = processes.len() > MOST_PROCESSES;
+    for event in parts.iter_mut().flatten().filter(|_| is_crowd) {
+        for lane in [&mut event.from, &mut event.to].into_iter().filter(|lane| number(lane).is_some()) {
+            lane.clone_from(&all);
+        }
+    }
+    let alone = processes.into_iter().map(|number| format!("process {number}"));
+    let processes: Vec<String> = if is_crowd { vec![all] } else { alone.collect() };
+    let others = others.iter().map(|other| (*other).to_owned());
+    std::iter::once(first.to_owned()).chain(processes).chain(others).collect()
+}
 
 /// Draws the parts below each other, with the participants of `lanes` that take part, in this order. The title is read
 /// to people who can't see the diagram. With `is_alone`, the diagram has its own style, for a separate file.
@@ -130,7 +152,7 @@ pub fn svg(title: &str, lanes: &[String], parts: &[Part], is_alone: bool) -> Str
     }
     let style = if is_alone { format!("<style>{STYLE}</style>\n") } else { String::new() };
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"seq\" role=\"img\" viewBox=\"0 0 {WIDTH} {height}\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"seq\" role=\"img\" style=\"width:100%;max-width:520px\" viewBox=\"0 0 {WIDTH} {height}\">\n\
          <title>{}</title>\n{style}<rect width=\"{WIDTH}\" height=\"{height}\"/>\n{heads}{}</svg>\n",
         escape(title),
         canvas.body
@@ -191,7 +213,7 @@ impl Canvas<'_> {
             (None, None) => (WIDTH / 2, WIDTH / 2),
         };
         let _ = writeln!(self.body, "<g class=\"e {}\">", event.tone.class());
-        for line in wrap(&event.text, 62) {
+        for line in wrap(&event.text, 56) {
             self.y += 14;
             let half = line.chars().count() * CHARACTER / 20;
             let middle = usize::midpoint(start, end)
@@ -264,6 +286,9 @@ fn grouped(events: &[Event]) -> Vec<Event> {
             None => groups.push((event.clone(), 1)),
         }
     }
+    if groups.len() * 2 > events.len() {
+        return events.to_vec();
+    }
     let named = |(event, count): (Event, usize)| match count {
         1 => event,
         _ => Event { text: format!("{count} × {}", event.text), ..event },
@@ -276,6 +301,12 @@ fn time(ms: u64) -> String {
         0..1_000 => format!("{ms} ms"),
         _ => format!("{}.{:02} s", ms / 1_000, ms % 1_000 / 10),
     }
+}
+
+/// `1 run`, `2 runs`.
+#[must_use]
+pub fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Breaks a text at blanks into lines of at most `width` characters, unless a word is longer.

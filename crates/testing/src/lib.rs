@@ -108,6 +108,13 @@
 //! [`survive()`] then accepts that the function refuses every retry. A handler may have several operations. If all its
 //! at-most-once operations are completed or released, another operation causes the refusal, and that's a mistake.
 //!
+//! # Drawings
+//!
+//! `DRAW_FAILURES=/tmp/failures cargo test` writes a page into that folder for each failed check of a [`Report`] or a
+//! [`Delivery`]. The page has a sequence diagram of what happened, and the check's message names it. [`Report::to_html`]
+//! returns the page of a report, and [`Bench::to_svg`] draws any test. The
+//! [failure modes](lambda_idempotency::guide::failure_modes#drawn) have such drawings.
+//!
 //! # Points and faults
 //!
 //! [`Point`] and [`Fault`] are the only lists of a run's points and of the faults that can happen there. The rehearsal,
@@ -151,6 +158,7 @@ mod dynamodb {
 }
 #[doc(hidden)]
 pub mod drawing;
+mod drawn;
 mod effect;
 mod event;
 mod fault;

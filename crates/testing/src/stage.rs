@@ -137,15 +137,15 @@ impl Stage {
             Poll::Pending
         })
         .await;
-        let told = match &how {
-            How::Answered(answer) => answer.to_string(),
-            How::Died => "no answer before its timeout".to_owned(),
+        let (told, is_done) = match &how {
+            How::Answered(answer) => (answer.to_string(), Some(answer.is_done())),
+            How::Died => ("no answer before its timeout".to_owned(), None),
             How::Held(_) => return how,
         };
         let mut state = self.world.state();
         // If a fault killed the process, the fault is already in the story.
         if !matches!(state.trace.last(), Some(Told::Fault { fault: Fault::Die, .. })) {
-            state.trace.push(Told::Ended { delivery, how: told });
+            state.trace.push(Told::Ended { delivery, how: told, is_done });
         }
         drop(state);
         how

@@ -70,9 +70,7 @@ impl BenchStore {
                 self.struck(after, request).await?;
             }
             CommitOutcome::Answered(PutOutcome::Refused(record)) => {
-                if call.is_claim() {
-                    self.world.refused(self.process, key);
-                }
+                self.world.refused(self.process, key, call);
                 if before == Some(Fault::HideRecord) {
                     *record = None;
                 }
@@ -113,6 +111,7 @@ impl Store for BenchStore {
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(async move {
             self.request(Some(key)).await?;
+            self.world.reads(self.process);
             meet(&self.world, key, None)?;
             Ok(self.world.records.get(key))
         })

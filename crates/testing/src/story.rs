@@ -1,20 +1,40 @@
 //! The story of a test, line by line.
 
 use super::{
+    drawing::Event,
+    drawn,
     effect::{Happened, Lookup, NoAnswer},
     point::Call,
     world::{Delivered, Told},
 };
 
-/// Returns one line for each event of the test.
-pub(super) fn told(trace: &[Told], effects: &[Happened], deliveries: &[Delivered]) -> Vec<String> {
+/// Everything that happened in a test, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Story {
+    pub(super) lines: Vec<String>,
+    /// The same as a drawing.
+    pub(super) events: Vec<Event>,
+}
+
+/// Returns the story of a test.
+pub(super) fn told(trace: &[Told], effects: &[Happened], deliveries: &[Delivered]) -> Story {
     // Leaves out the wait at the end, in which only spawned tasks could still do something.
     let end = trace.iter().rposition(|told| !matches!(told, Told::Passed { .. })).map_or(0, |last| last + 1);
-    trace[..end].iter().filter_map(|told| line(told, effects, deliveries)).collect()
+    Story {
+        lines: trace[..end].iter().filter_map(|told| line(told, effects, deliveries)).collect(),
+        events: trace[..end].iter().filter_map(|told| drawn::event(told, effects, deliveries)).collect(),
+    }
+}
+
+/// Whether the same effect had happened before.
+pub(super) fn is_again(effect: &Happened, effects: &[Happened]) -> bool {
+    let whole = |effect: &Happened| (effect.name.clone(), effect.detail.clone(), effect.key.clone());
+    let mut before = effects.iter().take_while(|other| !std::ptr::eq(*other, effect));
+    before.any(|other| whole(other) == whole(effect))
 }
 
 /// Writes a duration in seconds, minutes or hours.
-fn duration(seconds: u64) -> String {
+pub(super) fn duration(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
         120..=7199 => format!("{} min", seconds / 60),
@@ -24,7 +44,12 @@ fn duration(seconds: u64) -> String {
 
 fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<String> {
     Some(match told {
-        Told::Delivered { delivery, what } => format!("delivery {}: {what}", delivery + 1),
+        Told::Delivered { delivery, what } => {
+            let process = deliveries.get(*delivery)?.process + 1;
+            let what = if what.is_empty() { String::new() } else { format!("{what}, to ") };
+            format!("delivery {}: {what}process {process}", delivery + 1)
+        }
+        Told::Refused { .. } | Told::Read { .. } => return None,
         Told::Wrote { delivery, call } => {
             let did = match call {
                 Call::Claim => "claimed the key",
@@ -40,9 +65,7 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
         }
         Told::Happened { delivery, effect } => {
             let effect = effects.get(*effect)?;
-            let whole = |effect: &Happened| (effect.name.clone(), effect.detail.clone(), effect.key.clone());
-            let mut before = effects.iter().take_while(|other| !std::ptr::eq(*other, effect));
-            let again = if before.any(|other| whole(other) == whole(effect)) { " AGAIN" } else { "" };
+            let again = if is_again(effect, effects) { " AGAIN" } else { "" };
             let key = match &effect.key {
                 Some(key) => format!(", under the key {key}"),
                 None if effect.is_staged() => ", in one transaction with its outcome".to_owned(),
@@ -80,7 +103,7 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
         Told::Fault { delivery, point, fault, effect } => {
             format!("  {} {}", delivery + 1, fault.described(*point, effect.as_deref()))
         }
-        Told::Ended { delivery, how } => {
+        Told::Ended { delivery, how, .. } => {
             let replayed = match deliveries.get(*delivery) {
                 // The line says this only if the store refused a claim. Otherwise, a handler may have run without a
                 // claim, and failed before its first effect.

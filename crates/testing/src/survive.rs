@@ -9,10 +9,12 @@ mod vary;
 
 pub use judge::{Finding, Mistake};
 
-use std::{fmt, io, ops::Range, sync::Arc, time::Duration};
+use std::{fmt, io, ops::Range, panic::Location, sync::Arc, time::Duration};
 
 use super::{
     bench::{Bench, TIMEOUT},
+    drawing::counted,
+    drawn,
     event::Event,
     fields,
     function::Function,
@@ -213,10 +215,39 @@ impl Report {
     ///
     /// # Panics
     ///
-    /// If there's a finding. The message has the first finding's story in full.
+    /// If there's a finding. The message has the first finding's story in full. With `DRAW_FAILURES` set, the message
+    /// names a page with [drawings](super#drawings).
     #[track_caller]
     pub fn assert_safe(&self) {
-        assert!(self.findings.is_empty(), "{self}");
+        if !self.findings.is_empty() {
+            let drawing = drawn::kept(Location::caller(), || self.to_html());
+            panic!("{self}{drawing}");
+        }
+    }
+
+    /// Draws each finding as a sequence diagram, on one page of HTML that loads nothing and has no script.
+    pub fn to_html(&self) -> String {
+        let sections: Vec<_> = self
+            .findings
+            .iter()
+            .enumerate()
+            .map(|(nth, finding)| {
+                let Finding { mistake, what, advice, seed, events, .. } = finding;
+                let seed = format!("The schedule's seed: {seed}.");
+                drawn::section(format!("{} {}", nth + 1, mistake.name()), &[what, advice, &seed], events)
+            })
+            .collect();
+        let (title, lead) = match self.findings.as_slice() {
+            [] => ("This function is safe to retry", self.to_string()),
+            [Finding { mistake: Mistake::FirstFailed, .. }, ..] => {
+                ("The first delivery failed", "No other schedule was played.".to_owned())
+            }
+            found => (
+                "This function isn't safe to retry",
+                format!("{} schedules, {}", self.schedules, counted(found.len(), "mistake")),
+            ),
+        };
+        drawn::failure(title, &lead, &sections)
     }
 
     /// Plays two schedules that deliver only this event, once and without a fault. Returns the result of the first

@@ -222,16 +222,62 @@ enum Hold {
 /// [`State::effects`].
 #[derive(Clone, Debug)]
 pub(super) enum Told {
-    Delivered { delivery: usize, what: String },
-    Wrote { delivery: usize, call: Call },
-    Happened { delivery: usize, effect: usize },
-    Deduplicated { delivery: usize, effect: usize, detail: String },
-    Asked { delivery: usize, effect: String, reference: String, answer: Result<Lookup, NoAnswer> },
-    Arrived { delivery: usize, call: Call, is_applied: bool },
-    Fault { delivery: usize, point: Point, fault: Fault, effect: Option<String> },
-    Ended { delivery: usize, how: String },
-    Paused { delivery: usize },
-    Passed { seconds: u64 },
+    /// `what` is empty if the test delivers the event itself.
+    Delivered {
+        delivery: usize,
+        what: String,
+    },
+    Wrote {
+        delivery: usize,
+        call: Call,
+    },
+    /// Only drawn: the printed story has no line for it.
+    Refused {
+        delivery: usize,
+        call: Call,
+    },
+    /// Only drawn.
+    Read {
+        delivery: usize,
+    },
+    Happened {
+        delivery: usize,
+        effect: usize,
+    },
+    Deduplicated {
+        delivery: usize,
+        effect: usize,
+        detail: String,
+    },
+    Asked {
+        delivery: usize,
+        effect: String,
+        reference: String,
+        answer: Result<Lookup, NoAnswer>,
+    },
+    Arrived {
+        delivery: usize,
+        call: Call,
+        is_applied: bool,
+    },
+    Fault {
+        delivery: usize,
+        point: Point,
+        fault: Fault,
+        effect: Option<String>,
+    },
+    /// `is_done` is `None` if the process was killed at its timeout.
+    Ended {
+        delivery: usize,
+        how: String,
+        is_done: Option<bool>,
+    },
+    Paused {
+        delivery: usize,
+    },
+    Passed {
+        seconds: u64,
+    },
 }
 
 /// Why a record can't be read.
@@ -380,6 +426,14 @@ impl World {
         if delivery.is_cut_off { Err(()) } else { Ok(at) }
     }
 
+    /// Notes that this process reads a record.
+    pub(super) fn reads(&self, process: usize) {
+        let mut state = self.state();
+        if let Some(delivery) = state.at_work(process) {
+            state.trace.push(Told::Read { delivery });
+        }
+    }
+
     /// Notes that the store applied a write of this process.
     pub(super) fn applied(&self, process: usize, key: &StoredKey, put: &Put) {
         let mut state = self.state();
@@ -391,10 +445,16 @@ impl World {
         }
     }
 
-    /// Notes that the store refused a claim of this process.
-    pub(super) fn refused(&self, process: usize, key: &StoredKey) {
+    /// Notes that the store refused a write of this process.
+    pub(super) fn refused(&self, process: usize, key: &StoredKey, call: Call) {
         let mut state = self.state();
         let Some(at) = state.at_work(process) else { return };
+        if call != Call::Extend {
+            state.trace.push(Told::Refused { delivery: at, call });
+        }
+        if !call.is_claim() {
+            return;
+        }
         let delivery = &mut state.deliveries[at];
         delivery.is_refused = true;
         delivery.refused.insert(key.clone());

@@ -6,13 +6,14 @@ use lambda_idempotency_core::ErrorKind::{InProgress, Mismatch};
 
 use super::{asked, play::Played};
 use crate::{
+    drawing::Event,
     effect::{Happened, Origin},
     event::{ids_of, is_of_queue},
     fault::Fault,
     function::Answer,
     ledger::count,
     point::{Call, Point},
-    story,
+    story::{self, Story},
     world::Told,
 };
 
@@ -78,6 +79,15 @@ pub struct Finding {
     pub story: Vec<String>,
     /// The number of the schedule that shows the mistake, for [`Survival::seed`](super::Survival::seed).
     pub seed: u64,
+    /// The story as a drawing.
+    pub(super) events: Vec<Event>,
+}
+
+impl Finding {
+    pub(super) fn new(mistake: Mistake, what: String, advice: &str, played: &Played, seed: u64) -> Self {
+        let Story { lines: story, events } = story::told(&played.trace, &played.effects, &played.deliveries);
+        Self { mistake, what, advice: advice.to_owned(), story, seed, events }
+    }
 }
 
 impl fmt::Display for Finding {
@@ -195,7 +205,7 @@ fn counts<'a>(
 pub(super) fn judge(played: &Played, expected: &Expected, event: &str, seed: u64) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut add = |mistake, what: String, advice: String| {
-        found.push(Finding { mistake, what, advice, story: story_of(played), seed });
+        found.push(Finding::new(mistake, what, &advice, played, seed));
     };
     if let Some(late) = played.effects.iter().find(|effect| effect.is_late) {
         add(
@@ -350,27 +360,22 @@ pub(super) fn judge_first(played: &Played, event: &str, seed: u64) -> Vec<Findin
             let what = format!("no fault happened, but the first delivery got {how}");
             (Mistake::FirstFailed, what, advice_for_first(played, event))
         };
-        found.push(Finding { mistake, what, advice, story: story_of(played), seed });
+        found.push(Finding::new(mistake, what, &advice, played, seed));
     }
     for result_type in played.deliveries.iter().flat_map(|delivery| &delivery.changed) {
-        found.push(Finding {
-            mistake: Mistake::AnswersDiffer,
-            what: format!("a result of the type `{result_type}` reads back differently, so a replay differs from the run"),
-            advice: "The usual causes are `Option<()>`, `Option<Option<_>>` and untagged enums. Return a type whose \
-                     values all have different JSON."
-                .to_owned(),
-            story: story_of(played),
-            seed,
-        });
+        let what = format!(
+            "a result of the type `{result_type}` reads back differently, so a replay differs from the run"
+        );
+        let advice = "The usual causes are `Option<()>`, `Option<Option<_>>` and untagged enums. Return a type whose values \
+                      all have different JSON.";
+        found.push(Finding::new(Mistake::AnswersDiffer, what, advice, played, seed));
     }
     if played.deliveries.iter().any(|delivery| !delivery.asked_again.is_empty()) {
-        found.push(Finding {
-            mistake: Mistake::Shared,
-            what: "two steps of one delivery share a key: the second got the first one's outcome, and didn't run".to_owned(),
-            advice: "Give each step its own name with `operation(…)`, and each item of a loop its own key.".to_owned(),
-            story: story_of(played),
-            seed,
-        });
+        let what =
+            "two steps of one delivery share a key: the second got the first one's outcome, and didn't run"
+                .to_owned();
+        let advice = "Give each step its own name with `operation(…)`, and each item of a loop its own key.";
+        found.push(Finding::new(Mistake::Shared, what, advice, played, seed));
     }
     found
 }
@@ -398,10 +403,6 @@ fn advice_for_first(played: &Played, event: &str) -> String {
          return `Failure::permanent`, so that the failure is recorded, or set `Event::poison(0)`."
     };
     format!("{unclaimed}{advice}")
-}
-
-pub(super) fn story_of(played: &Played) -> Vec<String> {
-    story::told(&played.trace, &played.effects, &played.deliveries)
 }
 
 pub(super) fn is_batch(event: &str) -> bool {

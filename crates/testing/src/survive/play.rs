@@ -405,10 +405,14 @@ impl Scene<'_> {
                 bench.index()
             }
         };
-        let what = format!("{what}, to process {}", process + 1);
         let Some(function) = self.functions.get_mut(process) else { return (0, How::Died) };
-        let delivery =
-            self.stage.begin(function, process, (self.subject.event, Arc::clone(&event)), orders, what);
+        let delivery = self.stage.begin(
+            function,
+            process,
+            (self.subject.event, Arc::clone(&event)),
+            orders,
+            what.to_owned(),
+        );
         world.state().deliveries[delivery].pauses_after = self.pause_after.take();
         let how = self.stage.run(delivery).await;
         self.delivered = event;

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Report,
-    judge::{Finding, Mistake, NO_SEED, story_of},
+    judge::{Finding, Mistake, NO_SEED},
     play::{Pause, Played, Subject, overlapping, serially, undisturbed},
 };
 use crate::{
@@ -224,13 +224,9 @@ impl<'a> Orders<'a> {
         let order = [self.events[paused], self.events[1 - paused]];
         let played = overlapping(self.subject, self.earlier, order, pause)?;
         report.schedules += 1;
-        Ok(self.judge(&played, paused).map(|(what, advice)| Finding {
-            mistake: Mistake::UpdateLost,
-            what,
-            advice: advice.to_owned(),
-            story: story_of(&played),
-            seed: NO_SEED,
-        }))
+        let found =
+            |(what, advice): (_, &str)| Finding::new(Mistake::UpdateLost, what, advice, &played, NO_SEED);
+        Ok(self.judge(&played, paused).map(found))
     }
 
     /// Returns the mistake and the advice.

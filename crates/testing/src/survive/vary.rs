@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Report,
-    judge::{Expected, Finding, Mistake, NO_SEED, Off, is_batch, story_of},
+    judge::{Expected, Finding, Mistake, NO_SEED, Off, is_batch},
     play::{Played, Subject, in_turn, reused},
     together,
 };
@@ -325,7 +325,7 @@ impl<'a> Pair<'a> {
 }
 
 fn found(played: &Played, mistake: Mistake, what: String, advice: &str) -> Finding {
-    Finding { mistake, what, advice: advice.to_owned(), story: story_of(played), seed: NO_SEED }
+    Finding::new(mistake, what, advice, played, NO_SEED)
 }
 
 /// The effects whose remote key stayed the same for every changed event.
@@ -378,19 +378,18 @@ impl FixedKeys {
                 .then(|| (effect.name.clone(), key))
         });
         let Some((name, key)) = lost else { return Vec::new() };
-        vec![Finding {
-            mistake: Mistake::Shared,
-            what: format!(
+        vec![found(
+            played,
+            Mistake::Shared,
+            format!(
                 "an operation with another `{field}` has its own idempotency key, but `{name}` didn't happen for that \
                  operation: no field of the event changes the effect's key `{key}`"
             ),
-            advice: format!(
+            &format!(
                 "Give the remote system `current()…derive_key(\"{name}\")`, which differs for each operation. If this \
                  effect's key does differ for another operation, set that operation's event with `Event::other`."
             ),
-            story: story_of(played),
-            seed: NO_SEED,
-        }]
+        )]
     }
 }
 
@@ -436,8 +435,7 @@ fn judge_conflict(played: &Played, expected: &Expected) -> Vec<Finding> {
              fingerprint.",
         ),
     };
-    let advice = advice.to_owned();
-    vec![Finding { mistake: Mistake::ConflictAccepted, what, advice, story: story_of(played), seed: NO_SEED }]
+    vec![found(played, Mistake::ConflictAccepted, what, advice)]
 }
 
 fn judge_variant(played: &Played, expected: &Expected, own: &Expected, field: &str) -> Vec<Finding> {
@@ -449,14 +447,10 @@ fn judge_variant(played: &Played, expected: &Expected, own: &Expected, field: &s
         return Vec::new();
     }
     let missing = fewer.first().map(|off| format!(": {off}")).unwrap_or_default();
-    vec![Finding {
-        mistake: Mistake::Shared,
-        what: format!("a request with another `{field}` got the first one's outcome{missing}"),
-        advice: format!(
-            "`{field}` changes what the function does, but is neither in the key nor compared. Let the library compare \
-             it, or put it into the key."
-        ),
-        story: story_of(played),
-        seed: NO_SEED,
-    }]
+    let what = format!("a request with another `{field}` got the first one's outcome{missing}");
+    let advice = format!(
+        "`{field}` changes what the function does, but is neither in the key nor compared. Let the library compare it, or \
+         put it into the key."
+    );
+    vec![found(played, Mistake::Shared, what, &advice)]
 }

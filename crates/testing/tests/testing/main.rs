@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods, reason = "the handlers sleep, and a test measures the kit's speed")]
 
 mod bench;
+mod drawn;
 mod faults;
 mod sources;
 mod survival;
