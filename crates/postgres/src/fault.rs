@@ -217,13 +217,15 @@ impl Fault {
         Self::unsent(Class::Pooler, "the process that answers isn't the one that accepted the connection")
     }
 
+    /// Whether the session ended before it answered: the connection was lost, or the server ended the session, for
+    /// example when it restarts or a password is rotated.
     pub(super) fn is_lost(&self) -> bool {
-        self.class == Class::Lost
+        matches!(self.class, Class::Lost | Class::ServerError) && self.ends_connection
     }
 
-    /// Whether the server didn't answer: the connection was lost, or the request timed out.
+    /// Whether the other connections have probably ended too: this one is lost, or the request timed out.
     pub(super) fn is_silent(&self) -> bool {
-        matches!(self.class, Class::Lost | Class::TimedOut) && self.ends_connection
+        self.is_lost() || self.class == Class::TimedOut && self.ends_connection
     }
 
     pub(super) fn is_missing_table(&self) -> bool {

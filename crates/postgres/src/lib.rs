@@ -205,6 +205,10 @@ use lambda_idempotency_core::{
 /// although the returned record meets the write's condition.
 const MAX_SENT: u8 = 4;
 
+/// The maximum number of times that the store repeats a read whose session ended. If the server ends all sessions at once, the
+/// first repetition may get one that's just ending.
+const MAX_REPEATED: u8 = 2;
+
 /// Stores records in a PostgreSQL table; see the [module's documentation](self) for its columns.
 ///
 /// Cloning is cheap, and clones share the connections.
@@ -343,7 +347,8 @@ impl Inner {
         sends: Sends,
         patience: &mut Patience,
     ) -> Result<Vec<Row>, StoreError> {
-        let (mut may_repeat, mut may_look_again) = (sends == Sends::Question, true);
+        let mut repeats = if sends == Sends::Question { MAX_REPEATED } else { 0 };
+        let mut may_look_again = true;
         loop {
             let place = self.place(patience).await?;
             let connection = match self.connection(&place, patience).await {
@@ -376,12 +381,12 @@ impl Inner {
                 may_look_again = false;
                 continue;
             }
-            // Only a read whose connection was lost is repeated, once, over another connection.
-            if !(may_repeat && fault.is_lost()) {
+            // Only a read whose session ended is repeated, over another connection.
+            if repeats == 0 || !fault.is_lost() {
                 let error = self.error(fault);
                 return Err(if sends == Sends::Question { error.maybe_applied(false) } else { error });
             }
-            may_repeat = false;
+            repeats -= 1;
         }
     }
 

@@ -192,6 +192,36 @@ async fn terminated_sessions_are_replaced_or_reported() {
     make(&store, &key, &completion(&lock)).await;
 }
 
+/// The server ends all sessions at once, so the repetition of a read may get one that's just ending. A third session that ends
+/// fails the read, which changed nothing.
+#[tokio::test]
+async fn reads_survive_two_ended_sessions() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let (key, operator, other) = (key("ended"), server.client().await, server.client().await);
+    make(&store, &key, &puts::claim(lock())).await;
+    let table = store.table();
+    for (ends, survives) in [(2, true), (3, false)] {
+        operator.batch_execute(&format!("BEGIN; LOCK TABLE {table}")).await.unwrap();
+        let read = tokio::spawn({
+            let (store, key) = (store.clone(), key.clone());
+            async move { store.read(&key).await }
+        });
+        for _ in 0..ends {
+            let pid = waiting(&other, &table).await;
+            other.batch_execute(&format!("SELECT pg_terminate_backend({pid}, 60000)")).await.unwrap();
+        }
+        operator.batch_execute("ROLLBACK").await.unwrap();
+        match read.await.unwrap() {
+            Ok(record) => assert!(survives && record.is_some()),
+            Err(error) => {
+                assert!(!survives, "{error:?}");
+                assert_error(&error, StoreErrorKind::Unavailable, false, "failed to serve");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn settlements_of_locked_records_are_definite_conflicts() {
     let server = server!();

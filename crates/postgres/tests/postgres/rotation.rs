@@ -73,16 +73,15 @@ impl<'s> Role<'s> {
         client.query(close, &[name]).await.unwrap();
     }
 
-    /// Runs operations on the store while the password changes. Returns how many succeeded, and how many failed. Checks
-    /// that few failed because the test ended their sessions: those aren't counted.
+    /// Runs operations on the store while the password changes and all sessions are ended. Returns how many succeeded, and how
+    /// many failed.
     async fn under_load(&self, store: &PostgresStore) -> (usize, usize) {
         let counter = Arc::<AtomicUsize>::default;
-        let (ran, failed, ended, is_over) = (counter(), counter(), counter(), Arc::<AtomicBool>::default());
+        let (ran, failed, is_over) = (counter(), counter(), Arc::<AtomicBool>::default());
         let idempotency = Idempotency::builder(store.clone()).function("rotation").build().unwrap();
         let workers: Vec<_> = (0..8)
             .map(|worker| {
-                let (ran, failed, ended, is_over) =
-                    (ran.clone(), failed.clone(), ended.clone(), is_over.clone());
+                let (ran, failed, is_over) = (ran.clone(), failed.clone(), is_over.clone());
                 let operation = idempotency.operation("run").unwrap();
                 tokio::spawn(async move {
                     for nth in 0.. {
@@ -93,11 +92,6 @@ impl<'s> Role<'s> {
                         let result = operation.run(&key, &1, async || Ok::<_, Infallible>(2)).await;
                         match result {
                             Ok(_) => ran.fetch_add(1, Ordering::SeqCst),
-                            // The test ends all sessions at once. A call's one retry may get another of them, which the
-                            // server is still ending. No password matters there.
-                            Err(error) if format!("{error:?}").contains("57P01") => {
-                                ended.fetch_add(1, Ordering::SeqCst)
-                            }
                             Err(error) => {
                                 eprintln!("run failed: {error:?}");
                                 failed.fetch_add(1, Ordering::SeqCst)
@@ -115,9 +109,7 @@ impl<'s> Role<'s> {
         for worker in workers {
             worker.await.unwrap();
         }
-        let (ran, ended) = (ran.load(Ordering::SeqCst), ended.load(Ordering::SeqCst));
-        assert!(ended <= ROTATIONS, "{ended} of {ran} runs failed with their sessions");
-        (ran, failed.load(Ordering::SeqCst))
+        (ran.load(Ordering::SeqCst), failed.load(Ordering::SeqCst))
     }
 }
 
