@@ -11,19 +11,21 @@ pub mod protocol {}
 /// # Drawn
 ///
 /// The testing kit played these failures, and drew them. Time runs downwards, and each line is a participant: the caller, the
-/// function's processes, the table of records, and the remote system that charges. A purple arrow with a dot is the effect, red is the
-/// failure, green is a write that was applied or an answer of success, and amber is what was refused.
+/// function's processes, the table of records, and the place of the effects: a remote system that charges, or the handler's
+/// own table. A purple arrow with a dot is an effect, and red is the failure. Green is a write that was applied or an answer of success, and
+/// amber is what was refused or had no effect. The answer to a refused claim brings the record, so that a duplicate is answered from it.
 ///
 /// ## The process dies after its effect
 ///
-/// The next delivery takes the claim over when it's stale. It sends the charge under the same derived key, so nothing is charged again.
+/// Until the claim is stale, deliveries are refused. Then one takes it over, and sends the charge under the same derived key, so
+/// nothing is charged again.
 ///
 #[doc = include_str!("guide/drawn/dies.svg")]
 ///
 /// ## The process freezes past its lease
 ///
-/// Another delivery takes the claim over and records its outcome. When the frozen process continues, its own outcome is refused, and
-/// its caller gets the recorded one.
+/// Another delivery takes the claim over and records its outcome; its charge has the same key, too. When the frozen process continues, its own
+/// outcome is refused, and its caller gets the recorded one.
 ///
 #[doc = include_str!("guide/drawn/freezes.svg")]
 ///
@@ -35,31 +37,33 @@ pub mod protocol {}
 ///
 /// ## The answer to a completion is lost
 ///
-/// The library reads the record, and finds its own outcome.
+/// The library reads the record, and finds its own outcome. A duplicate gets it.
 ///
 #[doc = include_str!("guide/drawn/completion_lost.svg")]
 ///
 /// ## The outcome can't be recorded
 ///
-/// The caller gets the response all the same. The next delivery runs again when the claim is stale.
+/// The caller gets the response all the same. The store is back for the next deliveries: they're refused until the claim is stale, and
+/// then one runs again.
 ///
 #[doc = include_str!("guide/drawn/unrecorded.svg")]
 ///
 /// ## At most once
 ///
-/// Nobody knows whether the charge happened, so no delivery runs until an operator steps in.
+/// The library can't know whether the charge happened, so no delivery runs until an operator steps in.
 ///
 #[doc = include_str!("guide/drawn/at_most_once.svg")]
 ///
 /// ## With a reconciler
 ///
-/// The next delivery asks the remote system. It charged, so the library records that, and the handler doesn't run.
+/// The next delivery takes the claim over, and asks the remote system. It charged, so the library records that, and the handler doesn't run.
 ///
 #[doc = include_str!("guide/drawn/reconciled.svg")]
 ///
 /// ## In one transaction
 ///
-/// The effect is a write in the transaction that records the outcome: it hadn't happened when the process died.
+/// One transaction applies the handler's write and records the outcome. The process died before it was sent, so neither happened, and the
+/// next delivery does both, once.
 ///
 #[doc = include_str!("guide/drawn/transaction.svg")]
 pub mod failure_modes {}
@@ -71,6 +75,13 @@ pub mod exactly_once {}
 pub mod reconcile {}
 
 #[doc = include_str!("guide/operations.md")]
+///
+/// # Two traces
+///
+/// A receiver of OpenTelemetry got these spans of an operation and of its duplicate. Each line is a trace, and the green arrow is the
+/// link from the replay to the run that made its answer.
+///
+#[doc = include_str!("guide/drawn/traces.svg")]
 pub mod operations {}
 
 #[cfg(feature = "dynamodb")]

@@ -4,7 +4,7 @@ use std::{ops::Range, time::Instant};
 
 use lambda_idempotency_testing::{
     Fault,
-    drawing::{self, Event, Part, Section, Shape, Tone, counted},
+    drawing::{self, Event, Part, Section, Shape, Tone, counted, process},
 };
 
 use super::{
@@ -24,7 +24,8 @@ const LEGEND: &[&str] = &[
      this function, and each drawing shows what it saw. Time runs downwards, and each line is a participant. Lambda hands a request \
      to a process of the function and gets the answer. “records” is the table in which the library keeps one record per request. \
      “payments” or “gateway” is where the effect happens. A purple arrow with a dot is an effect, a red arrow or mark is \
-     something that the rehearsal broke, and an amber arrow is a write that the table refused.",
+     something that the rehearsal broke, and an amber arrow is a write that the table refused. “3 ×” stands for equal events of several \
+     processes.",
     "Why it happens once: before the handler runs, the process must claim the request, by writing a record that says “I'm working on \
      this until then”. That time limit is the claim's lease. The table accepts one claim and refuses all others. Who is refused gets the \
      recorded answer (a replay) or the answer that the request is in progress. When the handler is done, the process records the outcome. If it dies before \
@@ -54,16 +55,12 @@ pub(crate) fn events(runs: &Runs, wire: &Wire, during: Range<Instant>) -> Vec<Ev
         }
         if exchange.served_payment() {
             let text = "the payment, in the same transaction".to_owned();
-            let (from, tone) = (RECORDS.to_owned(), Tone::Effect);
-            all.push((served, Event { from, to: PAYMENTS.into(), text, tone, ..Event::default() }));
+            all.push((served, Event::arrow(RECORDS, PAYMENTS, text, Tone::Effect)));
         }
         if exchange.fault.is_some_and(|fault| fault.amounts_to() == Fault::LoseAnswer) {
-            let (from, to) = (table(&exchange).to_owned(), process(exchange.port));
-            let text = "the answer is lost on its way".to_owned();
-            all.push((
-                served,
-                Event { from, to, text, shape: Shape::Lost, tone: Tone::Fault, ..Event::default() },
-            ));
+            let text = "the answer is lost on its way";
+            let lost = Event::arrow(table(&exchange), &process(exchange.port), text, Tone::Fault);
+            all.push((served, Event { shape: Shape::Lost, ..lost }));
         }
     }
     all.retain(|(at, _)| *at > during.start && *at <= during.end);
@@ -79,10 +76,6 @@ impl Exchange {
     }
 }
 
-fn process(number: usize) -> String {
-    format!("process {number}")
-}
-
 fn table(exchange: &Exchange) -> &'static str {
     match exchange {
         Exchange { to_store: true, .. } => RECORDS,
@@ -93,18 +86,8 @@ fn table(exchange: &Exchange) -> &'static str {
 
 fn of_process(seen: Seen) -> Event {
     let process = process(seen.process);
-    let mark = |text: &str| Event {
-        from: process.clone(),
-        text: text.to_owned(),
-        shape: Shape::Mark,
-        ..Event::default()
-    };
-    let arrow = |from: &str, to: &str, text: String| Event {
-        from: from.into(),
-        to: to.into(),
-        text,
-        ..Event::default()
-    };
+    let mark = |text: &str| Event::mark(&process, text);
+    let arrow = |from: &str, to: &str, text: String| Event::arrow(from, to, text, Tone::Plain);
     match seen.what {
         What::Delivered(event) => arrow(LAMBDA, &process, format!("delivers {event}")),
         What::Ran => mark("the handler runs"),
@@ -124,7 +107,7 @@ fn of_process(seen: Seen) -> Event {
         }
         What::AtGateway(what, is_effect) => {
             let tone = if is_effect { Tone::Effect } else { Tone::Plain };
-            Event { from: GATEWAY.into(), text: what, shape: Shape::Mark, tone, ..Event::default() }
+            Event { tone, ..Event::mark(GATEWAY, what) }
         }
     }
 }
@@ -167,8 +150,8 @@ fn request(exchange: &Exchange, is_served: bool) -> Event {
         _ => ("refused", Tone::Refused),
     };
     let shape = if is_served { Shape::Arrow } else { Shape::Lost };
-    let (from, to) = (process(exchange.port), table(exchange).to_owned());
-    Event { from, to, text: format!("{what}{again}: {fate}"), shape, tone, at_ms: None }
+    let text = format!("{what}{again}: {fate}");
+    Event { shape, ..Event::arrow(&process(exchange.port), table(exchange), text, tone) }
 }
 
 /// Draws the rows of one step.
@@ -177,7 +160,7 @@ pub(crate) fn figure(rows: &[&Row], is_alone: bool) -> String {
     let lanes = drawing::lined_up(&mut events, LAMBDA, &[RECORDS, PAYMENTS, GATEWAY, OTHERS]);
     let parts = rows.iter().zip(events).map(|(row, events)| {
         let heading = format!("{} → {}", row.delivered, row.answered);
-        Part { heading, ok: Some(row.ok), events }
+        Part { heading, ok: Some(row.ok), events: drawing::grouped(&events) }
     });
     let title = rows.first().map_or_else(String::new, |row| format!("Step {}: {}", row.step, row.name));
     drawing::svg(&title, &lanes, &parts.collect::<Vec<_>>(), is_alone)

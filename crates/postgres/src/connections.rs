@@ -15,7 +15,7 @@ use deadpool_postgres::ObjectId;
 use tokio_postgres::Row;
 
 use super::{
-    Inner,
+    Inner, MAX_REPEATED,
     direct::process_at_connect,
     fault::Fault,
     limits::Timeouts,
@@ -159,7 +159,7 @@ impl Inner {
     }
 
     async fn looked_up(&self, patience: &mut Patience) -> Result<Arc<Place>, StoreError> {
-        let mut is_repeated = false;
+        let mut repeats = MAX_REPEATED;
         loop {
             let connection = self.any_connection(patience).await.map_err(|fault| self.error(fault))?;
             let found = patience.connecting.spend(self.find(&connection)).await;
@@ -172,8 +172,8 @@ impl Inner {
                     return found.place.ok_or_else(|| self.error(Fault::missing_table()));
                 }
                 // A connection that died while it was idle. The look-up only reads.
-                Err(fault) if fault.is_lost() && !is_repeated => {
-                    is_repeated = true;
+                Err(fault) if fault.is_lost() && repeats > 0 => {
+                    repeats -= 1;
                     self.connections.drop_idle();
                 }
                 Err(fault) => return Err(self.error(fault.of_question())),
@@ -219,14 +219,16 @@ impl Inner {
                     return Err(self.error(Fault::missing_table()));
                 }
                 Err(fault) => {
-                    let (is_old, is_dead) = (connection.is_old(), fault.ends_connection);
+                    // A new session can end too, if the server ends all at once.
+                    let may_try_another = connection.is_old() || fault.has_ended();
+                    let is_dead = fault.ends_connection;
                     // The check only reads, so its failure is definite.
                     let error = self.error(fault).maybe_applied(false);
                     if !is_dead {
                         connection.release();
                         return Err(error);
                     }
-                    if !is_old {
+                    if !may_try_another {
                         return Err(error);
                     }
                     // The other connections have been idle about as long as this one. They're probably dead too, so

@@ -25,6 +25,9 @@ pub(super) struct Fault {
     pub(super) ends_connection: bool,
 }
 
+/// feature_not_supported: the table's columns have changed, so the statement must be prepared again, in another session.
+const STALE_STATEMENT: &str = "0A000";
+
 /// The category of an error. It determines the message and the store error's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
@@ -125,8 +128,7 @@ impl Class {
             "3D000" => Self::MissingDatabase,
             // string_data_right_truncation, character_not_in_repertoire, untranslatable_character.
             "22001" | "22021" | "22P05" => Self::Unstorable,
-            // feature_not_supported: the table's columns have changed, so the statement must be prepared again.
-            "0A000" => Self::ServerError,
+            STALE_STATEMENT => Self::ServerError,
             // idle_in_transaction_session_timeout, transaction_timeout: a process was frozen in its
             // transaction, and the server rolled it back.
             "25P03" | "25P04" => Self::ServerError,
@@ -217,15 +219,20 @@ impl Fault {
         Self::unsent(Class::Pooler, "the process that answers isn't the one that accepted the connection")
     }
 
-    /// Whether the session ended before it answered: the connection was lost, or the server ended the session, for
-    /// example when it restarts or a password is rotated.
-    pub(super) fn is_lost(&self) -> bool {
-        matches!(self.class, Class::Lost | Class::ServerError) && self.ends_connection
+    /// Whether the server said that it ended the session, for example because it restarts.
+    pub(super) fn has_ended(&self) -> bool {
+        let is_fit = self.cause.code.as_deref() != Some(STALE_STATEMENT);
+        self.class == Class::ServerError && self.ends_connection && is_fit
     }
 
-    /// Whether the other connections have probably ended too: this one is lost, or the request timed out.
-    pub(super) fn is_silent(&self) -> bool {
-        self.is_lost() || self.class == Class::TimedOut && self.ends_connection
+    /// Whether the session ended before it answered: the connection was lost, or the server ended it.
+    pub(super) fn is_lost(&self) -> bool {
+        self.class == Class::Lost || self.has_ended()
+    }
+
+    /// Whether the other connections have probably ended too: this one did, or the request timed out.
+    pub(super) fn others_may_have_ended(&self) -> bool {
+        (self.is_lost() || self.class == Class::TimedOut) && self.ends_connection
     }
 
     pub(super) fn is_missing_table(&self) -> bool {
@@ -364,7 +371,7 @@ impl Fault {
         let is_definite = is_error && !matches!(code, "57014" | "40003") && !code.starts_with("08");
         let text = if class.is_quotable() { sentence(error.message()) } else { "rejected by the server" };
         let ends_connection =
-            !is_error || class == Class::ReadOnly || class == Class::Pooler || code == "0A000";
+            !is_error || class == Class::ReadOnly || class == Class::Pooler || code == STALE_STATEMENT;
         let cause = Cause { text: text.to_owned(), code: Some(code.to_owned()) };
         Self { class, cause, maybe_applied: !is_definite, ends_connection }
     }

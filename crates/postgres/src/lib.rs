@@ -373,7 +373,7 @@ impl Inner {
             } else {
                 self.connections.keep(connection);
             }
-            if fault.is_silent() {
+            if fault.others_may_have_ended() {
                 // The other connections have been idle about as long as this one. They're probably dead too.
                 self.connections.drop_idle();
             }

@@ -12,12 +12,12 @@ use lambda_idempotency_core::{StoredKey, store::memory::MemoryStore, time::Times
 
 use super::{
     delivery::Delivery,
-    drawn,
     event::Event,
     fault::Fault,
     function::Function,
     given::Given,
     ledger::Ledger,
+    picture,
     point::{Call, Point},
     stage::Stage,
     store::BenchStore,
@@ -377,7 +377,7 @@ impl Bench {
     pub fn to_svg(&self, title: &str) -> String {
         let state = self.world().state();
         let story = story::told(&state.trace, &state.effects, &state.deliveries);
-        drawn::figure(title, &story.events, true)
+        picture::figure(title, &story.events, true)
     }
 
     /// The keys in the store.

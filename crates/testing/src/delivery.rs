@@ -5,9 +5,9 @@ use std::{fmt, panic::Location, sync::Arc};
 use lambda_idempotency_core::{ErrorKind, StoredKey};
 
 use super::{
-    drawn,
     effect::Effect,
     function::Answer,
+    picture,
     point::Point,
     stage::How,
     story::{self, Story},
@@ -139,10 +139,11 @@ impl Delivery {
             let ran = if self.has_run { "the handler ran" } else { "nothing shows that the handler ran" };
             let what = format!("delivery {} should {expected}, but {ran}, and {self}", self.index + 1);
             let page = || {
-                let section = drawn::section("1 everything so far".to_owned(), &[&what], &self.story.events);
-                drawn::failure("A delivery did something else", &what, &[section])
+                let section =
+                    picture::section("1 everything so far".to_owned(), &[&what], &self.story.events);
+                picture::failure("A delivery did something else", &what, &[section])
             };
-            let drawing = drawn::kept(Location::caller(), page);
+            let drawing = picture::kept(Location::caller(), page);
             panic!("{what}\n{}{drawing}", self.story.lines.join("\n"));
         }
         self

@@ -64,6 +64,40 @@ pub struct Event {
     pub tone: Tone,
 }
 
+impl Event {
+    /// An arrow.
+    #[must_use]
+    pub fn arrow(from: &str, to: &str, text: impl Into<String>, tone: Tone) -> Self {
+        Self { from: from.to_owned(), to: to.to_owned(), text: text.into(), tone, ..Self::default() }
+    }
+
+    /// A mark on one participant's line.
+    #[must_use]
+    pub fn mark(at: &str, text: impl Into<String>) -> Self {
+        Self { from: at.to_owned(), text: text.into(), shape: Shape::Mark, ..Self::default() }
+    }
+}
+
+/// The line of the process with this number.
+#[must_use]
+pub fn process(number: usize) -> String {
+    format!("process {number}")
+}
+
+fn number_of(lane: &str) -> Option<usize> {
+    lane.strip_prefix("process ")?.parse().ok()
+}
+
+/// Whether these events have so many processes that one line stands for all of them.
+#[must_use]
+pub fn is_crowd<'e>(events: impl IntoIterator<Item = &'e Event>) -> bool {
+    processes_of(events).len() > MOST_PROCESSES
+}
+
+fn processes_of<'e>(events: impl IntoIterator<Item = &'e Event>) -> BTreeSet<usize> {
+    events.into_iter().flat_map(|event| [&event.from, &event.to]).filter_map(|lane| number_of(lane)).collect()
+}
+
 /// A part of a diagram: one delivery, or several that were concurrent.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
@@ -81,8 +115,10 @@ const WIDTH: usize = 400;
 const MARGIN: usize = 40;
 /// An average character's width, in tenths of a unit.
 const CHARACTER: usize = 70;
-/// More events of one part are drawn as groups of equal events, if that makes the part much shorter.
+/// More events than this are combined into groups of equal events.
 const MANY: usize = 16;
+/// The most lines of one text.
+const MOST_LINES: usize = 8;
 /// More processes share one line.
 const MOST_PROCESSES: usize = 3;
 
@@ -104,17 +140,19 @@ const STYLE: &str = "\
 /// processes, they become one participant.
 #[must_use]
 pub fn lined_up(parts: &mut [Vec<Event>], first: &str, others: &[&str]) -> Vec<String> {
-    let number = |lane: &str| lane.strip_prefix("process ")?.parse::<usize>().ok();
-    let ends = parts.iter().flatten().flat_map(|event| [&event.from, &event.to]);
-    let processes: BTreeSet<usize> = ends.filter_map(|lane| number(lane)).collect();
+    let is_crowd = is_crowd(parts.iter().flatten());
+    let processes = processes_of(parts.iter().flatten());
     let all = format!("{} processes", processes.len());
-    let is_crowd = processes.len() > MOST_PROCESSES;
     for event in parts.iter_mut().flatten().filter(|_| is_crowd) {
-        for lane in [&mut event.from, &mut event.to].into_iter().filter(|lane| number(lane).is_some()) {
+        for lane in [&mut event.from, &mut event.to].into_iter().filter(|lane| number_of(lane).is_some()) {
             lane.clone_from(&all);
         }
+        // The line goes on when one of its processes ends.
+        if event.shape == Shape::End {
+            event.shape = Shape::Mark;
+        }
     }
-    let alone = processes.into_iter().map(|number| format!("process {number}"));
+    let alone = processes.into_iter().map(process);
     let processes: Vec<String> = if is_crowd { vec![all] } else { alone.collect() };
     let others = others.iter().map(|other| (*other).to_owned());
     std::iter::once(first.to_owned()).chain(processes).chain(others).collect()
@@ -124,8 +162,6 @@ pub fn lined_up(parts: &mut [Vec<Event>], first: &str, others: &[&str]) -> Vec<S
 /// to people who can't see the diagram. With `is_alone`, the diagram has its own style, for a separate file.
 #[must_use]
 pub fn svg(title: &str, lanes: &[String], parts: &[Part], is_alone: bool) -> String {
-    let parts: Vec<Part> =
-        parts.iter().map(|part| Part { events: grouped(&part.events), ..part.clone() }).collect();
     let events = || parts.iter().flat_map(|part| &part.events);
     let lanes: Vec<&str> = lanes
         .iter()
@@ -136,7 +172,7 @@ pub fn svg(title: &str, lanes: &[String], parts: &[Part], is_alone: bool) -> Str
     let left = if events().any(|event| event.at_ms.is_some()) { MARGIN } else { 0 };
     let mut canvas =
         Canvas { lanes: &lanes, left, begin, y: 34, lives: vec![None; lanes.len()], body: String::new() };
-    for part in &parts {
+    for part in parts {
         canvas.part(part);
     }
     let height = canvas.y + 6;
@@ -274,8 +310,9 @@ impl Canvas<'_> {
     }
 }
 
-/// Combines equal events of a long part. A combined event has the time and the place of the first one.
-fn grouped(events: &[Event]) -> Vec<Event> {
+/// Combines equal events, if there are many. A combined event has the time and the place of the first one.
+#[must_use]
+pub fn grouped(events: &[Event]) -> Vec<Event> {
     if events.len() <= MANY {
         return events.to_vec();
     }
@@ -285,9 +322,6 @@ fn grouped(events: &[Event]) -> Vec<Event> {
             Some((_, count)) => *count += 1,
             None => groups.push((event.clone(), 1)),
         }
-    }
-    if groups.len() * 2 > events.len() {
-        return events.to_vec();
     }
     let named = |(event, count): (Event, usize)| match count {
         1 => event,
@@ -309,16 +343,26 @@ pub fn counted(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Breaks a text at blanks into lines of at most `width` characters, unless a word is longer.
+/// Breaks a text into lines of at most `width` characters: at blanks, and inside longer words. Leaves out what's beyond
+/// the eighth line.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
+    let words = text.split_whitespace().flat_map(|word| {
+        let characters: Vec<char> = word.chars().collect();
+        characters.chunks(width).map(|piece| piece.iter().collect::<String>()).collect::<Vec<_>>()
+    });
+    for word in words {
+        let is_full = lines.len() == MOST_LINES;
         match lines.last_mut().filter(|line| line.chars().count() + 1 + word.chars().count() <= width) {
             Some(line) => {
                 line.push(' ');
-                line.push_str(word);
+                line.push_str(&word);
             }
-            None => lines.push(word.to_owned()),
+            None if is_full => {
+                lines.push("…".to_owned());
+                break;
+            }
+            None => lines.push(word),
         }
     }
     lines

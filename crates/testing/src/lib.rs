@@ -158,7 +158,6 @@ mod dynamodb {
 }
 #[doc(hidden)]
 pub mod drawing;
-mod drawn;
 mod effect;
 mod event;
 mod fault;
@@ -169,6 +168,7 @@ mod given;
 pub mod guide {}
 mod keys;
 mod ledger;
+mod picture;
 mod point;
 mod random;
 mod request;

@@ -2,8 +2,8 @@
 
 use super::{
     drawing::Event,
-    drawn,
     effect::{Happened, Lookup, NoAnswer},
+    picture,
     point::Call,
     world::{Delivered, Told},
 };
@@ -12,7 +12,7 @@ use super::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Story {
     pub(super) lines: Vec<String>,
-    /// The same as a drawing.
+    /// What's drawn of it.
     pub(super) events: Vec<Event>,
 }
 
@@ -22,7 +22,7 @@ pub(super) fn told(trace: &[Told], effects: &[Happened], deliveries: &[Delivered
     let end = trace.iter().rposition(|told| !matches!(told, Told::Passed { .. })).map_or(0, |last| last + 1);
     Story {
         lines: trace[..end].iter().filter_map(|told| line(told, effects, deliveries)).collect(),
-        events: trace[..end].iter().filter_map(|told| drawn::event(told, effects, deliveries)).collect(),
+        events: trace[..end].iter().filter_map(|told| picture::event(told, effects, deliveries)).collect(),
     }
 }
 

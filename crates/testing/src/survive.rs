@@ -14,14 +14,14 @@ use std::{fmt, io, ops::Range, panic::Location, sync::Arc, time::Duration};
 use super::{
     bench::{Bench, TIMEOUT},
     drawing::counted,
-    drawn,
     event::Event,
     fields,
     function::Function,
+    picture,
     point::Point,
     world::outside_runtime,
 };
-use judge::{Expected, judge, judge_first};
+use judge::{Expected, NO_SEED, judge, judge_first};
 use plan::{calm, drawn, singles};
 pub(super) use play::{Played, Subject, in_turn};
 use play::{play, undisturbed};
@@ -220,7 +220,7 @@ impl Report {
     #[track_caller]
     pub fn assert_safe(&self) {
         if !self.findings.is_empty() {
-            let drawing = drawn::kept(Location::caller(), || self.to_html());
+            let drawing = picture::kept(Location::caller(), || self.to_html());
             panic!("{self}{drawing}");
         }
     }
@@ -233,8 +233,10 @@ impl Report {
             .enumerate()
             .map(|(nth, finding)| {
                 let Finding { mistake, what, advice, seed, events, .. } = finding;
-                let seed = format!("The schedule's seed: {seed}.");
-                drawn::section(format!("{} {}", nth + 1, mistake.name()), &[what, advice, &seed], events)
+                // Other operations have no seed.
+                let seed =
+                    if *seed == NO_SEED { String::new() } else { format!("The schedule's seed: {seed}.") };
+                picture::section(format!("{} {}", nth + 1, mistake.name()), &[what, advice, &seed], events)
             })
             .collect();
         let (title, lead) = match self.findings.as_slice() {
@@ -247,7 +249,7 @@ impl Report {
                 format!("{} schedules, {}", self.schedules, counted(found.len(), "mistake")),
             ),
         };
-        drawn::failure(title, &lead, &sections)
+        picture::failure(title, &lead, &sections)
     }
 
     /// Plays two schedules that deliver only this event, once and without a fault. Returns the result of the first

@@ -160,24 +160,27 @@ async fn answered_with(severity: &str, code: &str) -> Fault {
 
 #[tokio::test]
 async fn severity_and_code_mark_ambiguous_errors() {
-    for (severity, code, ends_connection, maybe_applied) in [
-        ("SERROR\0VERROR", "23505", false, false),
-        ("SFEHLER\0VERROR", "23505", false, false),
-        ("SERROR\0VERROR", "25006", true, false),
-        ("SERROR\0VERROR", "26000", true, false),
-        ("SERROR\0VERROR", "0A000", true, false),
-        ("SERROR\0VERROR", "57014", false, true),
-        ("SERROR\0VERROR", "40003", false, true),
-        ("SFATAL\0VFATAL", "57P01", true, true),
+    for (severity, code, ends_connection, maybe_applied, is_lost) in [
+        ("SERROR\0VERROR", "23505", false, false, false),
+        ("SFEHLER\0VERROR", "23505", false, false, false),
+        ("SERROR\0VERROR", "25006", true, false, false),
+        ("SERROR\0VERROR", "26000", true, false, false),
+        ("SERROR\0VERROR", "0A000", true, false, false),
+        ("SERROR\0VERROR", "53100", false, false, false),
+        ("SERROR\0VERROR", "57014", false, true, false),
+        ("SERROR\0VERROR", "40003", false, true, false),
+        ("SFATAL\0VFATAL", "57P01", true, true, true),
+        ("SFATAL\0VFATAL", "57P05", true, true, true),
+        ("SFATAL\0VFATAL", "08006", true, true, true),
         // An old server or a pooler sends the severity only in the language of its messages.
-        ("SERROR", "23505", false, false),
-        ("SFEHLER", "23505", true, true),
-        ("SERROR\0VFATAL", "23505", true, true),
+        ("SERROR", "23505", false, false, false),
+        ("SFEHLER", "23505", true, true, false),
+        ("SERROR\0VFATAL", "23505", true, true, false),
     ] {
         let fault = answered_with(severity, code).await;
         assert_eq!(
-            (fault.ends_connection, fault.maybe_applied),
-            (ends_connection, maybe_applied),
+            (fault.ends_connection, fault.maybe_applied, fault.is_lost()),
+            (ends_connection, maybe_applied, is_lost),
             "{severity:?} {code}"
         );
     }

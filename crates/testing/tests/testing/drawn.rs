@@ -154,7 +154,7 @@ fn guide_draws_what_happens() {
         let bench = Bench::new();
         play(&bench);
         let (file, drawing) = (folder.join(name).with_extension("svg"), bench.to_svg(title));
-        if env::var_os("ACCEPT").is_some() {
+        if env::var("ACCEPT").as_deref() == Ok("1") {
             fs::write(&file, drawing).unwrap();
         } else if fs::read_to_string(&file).unwrap_or_default() != drawing {
             outdated.push(name);
@@ -188,7 +188,7 @@ fn failed_checks_are_drawn() {
         let mut run = Command::new(env::current_exe().unwrap());
         let run = run.args(["--exact", test, "--ignored"]).env("DRAW_FAILURES", folder).output().unwrap();
         assert!(!run.status.success(), "{test} passed");
-        String::from_utf8_lossy(&run.stdout).into_owned()
+        String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned()
     };
     let page_of = |printed: &str| {
         let file = printed
@@ -210,7 +210,7 @@ fn failed_checks_are_drawn() {
     assert!(!page.contains("<script") && !page.contains("src="), "{page}");
     let page = page_of(&failed("drawn::did_not_replay", &folder));
     assert!(page.contains("delivery 1 should be answered from the record"), "{page}");
-    let printed = failed("drawn::did_not_replay", Path::new("/dev/null"));
+    let printed = failed("drawn::did_not_replay", &env::current_exe().unwrap());
     assert!(printed.contains("DRAW_FAILURES must name a folder"), "{printed}");
     fs::remove_dir_all(folder).unwrap();
 }

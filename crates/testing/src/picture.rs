@@ -4,10 +4,11 @@ use std::{
     env, fs, io,
     panic::Location,
     path::{self, PathBuf},
+    thread,
 };
 
 use super::{
-    drawing::{Event, Part, Section, Shape, Tone, lined_up, page, svg},
+    drawing::{self, Event, Part, Section, Shape, Tone, is_crowd, lined_up, page, svg},
     effect::{Happened, Lookup},
     fault::Fault,
     point::{Call, Point},
@@ -25,7 +26,7 @@ const LEGEND: &[&str] = &[
     "Time runs downwards, and each line is a participant. The caller delivers an event to a process of the function and gets its \
      answer. “records” is the store in which the library keeps one record per operation, and “effects” is the test's ledger. A purple \
      arrow with a dot is an effect, a red arrow or mark is a fault that the kit caused, a green arrow is a write that was applied or an \
-     answer of success, and an amber arrow was refused.",
+     answer of success, and an amber arrow is what was refused or had no effect. The answer to a refused claim brings the record.",
 ];
 
 /// Draws one event of the story.
@@ -36,20 +37,23 @@ pub(super) fn event(told: &Told, effects: &[Happened], deliveries: &[Delivered])
 }
 
 fn plain(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<Event> {
-    let process = |delivery: &usize| Some(format!("process {}", deliveries.get(*delivery)?.process + 1));
+    let process = |delivery: &usize| Some(drawing::process(deliveries.get(*delivery)?.process + 1));
     Some(match told {
         Told::Delivered { delivery, what } => {
             let what = if what.is_empty() { "the event" } else { what };
-            arrow(CALLER, &process(delivery)?, format!("delivery {}: {what}", delivery + 1), Tone::Plain)
+            Event::arrow(
+                CALLER,
+                &process(delivery)?,
+                format!("delivery {}: {what}", delivery + 1),
+                Tone::Plain,
+            )
         }
-        Told::Wrote { delivery, call } => {
-            arrow(&process(delivery)?, RECORDS, does(*call).to_owned(), Tone::Good)
-        }
+        Told::Wrote { delivery, call } => Event::arrow(&process(delivery)?, RECORDS, does(*call), Tone::Good),
         Told::Refused { delivery, call } => {
-            arrow(&process(delivery)?, RECORDS, format!("{}: refused", does(*call)), Tone::Refused)
+            Event::arrow(&process(delivery)?, RECORDS, format!("{}: refused", does(*call)), Tone::Refused)
         }
         Told::Read { delivery } => {
-            arrow(&process(delivery)?, RECORDS, "reads the record".to_owned(), Tone::Plain)
+            Event::arrow(&process(delivery)?, RECORDS, "reads the record", Tone::Plain)
         }
         Told::Happened { delivery, effect } => {
             let effect = effects.get(*effect)?;
@@ -60,12 +64,13 @@ fn plain(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<
                 true => (RECORDS.to_owned(), format!("{text}, in one transaction")),
                 false => (process(delivery)?, text),
             };
-            arrow(&from, EFFECTS, text, Tone::Effect)
+            Event::arrow(&from, EFFECTS, text, Tone::Effect)
         }
-        Told::Deduplicated { delivery, effect, .. } => {
-            let name = &effects.get(*effect)?.name;
-            let text = format!("sends `{name}` again under the same key: nothing happens");
-            arrow(&process(delivery)?, EFFECTS, text, Tone::Refused)
+        Told::Deduplicated { delivery, effect, detail } => {
+            let effect = effects.get(*effect)?;
+            let but = if *detail == effect.detail { "" } else { " with OTHER details" };
+            let text = format!("sends `{}` again{but} under the same key: nothing happens", effect.name);
+            Event::arrow(&process(delivery)?, EFFECTS, text, Tone::Refused)
         }
         Told::Asked { delivery, effect, answer, .. } => {
             let answer = match answer {
@@ -74,24 +79,29 @@ fn plain(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<
                 Ok(Lookup::Nothing) => "nothing is known of it",
                 Err(_) => "no answer",
             };
-            arrow(&process(delivery)?, EFFECTS, format!("asks for `{effect}`: {answer}"), Tone::Plain)
+            Event::arrow(&process(delivery)?, EFFECTS, format!("asks for `{effect}`: {answer}"), Tone::Plain)
         }
         Told::Arrived { delivery, call, is_applied } => {
             let (fate, tone) = if *is_applied { ("applied", Tone::Good) } else { ("refused", Tone::Refused) };
-            arrow(&process(delivery)?, RECORDS, format!("{} arrives late: {fate}", call.described()), tone)
+            Event::arrow(
+                &process(delivery)?,
+                RECORDS,
+                format!("{} arrives late: {fate}", call.described()),
+                tone,
+            )
         }
         Told::Fault { delivery, point, fault, effect } => {
-            struck(process(delivery)?, *point, *fault, effect.as_deref())
+            struck(&process(delivery)?, *point, *fault, effect.as_deref())
         }
         Told::Ended { delivery, how, is_done: Some(is_done) } => {
             let tone = if *is_done { Tone::Good } else { Tone::Refused };
-            arrow(&process(delivery)?, CALLER, format!("answers: {how}"), tone)
+            Event::arrow(&process(delivery)?, CALLER, format!("answers: {how}"), tone)
         }
         Told::Ended { delivery, how, is_done: None } => {
-            Event { shape: Shape::End, tone: Tone::Fault, ..mark(process(delivery)?, how.clone()) }
+            Event { shape: Shape::End, tone: Tone::Fault, ..Event::mark(&process(delivery)?, how) }
         }
         Told::Paused { delivery } => {
-            Event { tone: Tone::Fault, ..mark(process(delivery)?, "its process pauses".to_owned()) }
+            Event { tone: Tone::Fault, ..Event::mark(&process(delivery)?, "its process pauses") }
         }
         Told::Passed { seconds } => {
             Event { text: format!("{} pass", duration(*seconds)), shape: Shape::Gap, ..Event::default() }
@@ -99,41 +109,37 @@ fn plain(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<
     })
 }
 
-fn arrow(from: &str, to: &str, text: String, tone: Tone) -> Event {
-    Event { from: from.to_owned(), to: to.to_owned(), text, tone, ..Event::default() }
-}
-
-fn mark(from: String, text: String) -> Event {
-    Event { from, text, shape: Shape::Mark, ..Event::default() }
-}
-
-/// Draws a fault: a death ends the process's line, a lost message doesn't arrive, and anything else is a mark.
-fn struck(process: String, point: Point, fault: Fault, effect: Option<&str>) -> Event {
+/// Draws a fault: a death ends the process's line, a message that's lost or late doesn't arrive, and a request that the store
+/// refuses does.
+fn struck(process: &str, point: Point, fault: Fault, effect: Option<&str>) -> Event {
     let text = fault.described(point, effect);
-    let remote = match point {
-        Point::Before(_) | Point::After(_) => Some(RECORDS),
-        Point::BeforeEffect | Point::AfterEffect => Some(EFFECTS),
-        Point::Entered | Point::Answered => None,
+    let (remote, is_answer) = match point {
+        Point::Before(_) => (Some(RECORDS), false),
+        Point::After(_) => (Some(RECORDS), true),
+        Point::BeforeEffect => (Some(EFFECTS), false),
+        Point::AfterEffect => (Some(EFFECTS), true),
+        Point::Entered | Point::Answered => (None, false),
     };
-    let is_mark = matches!(
-        fault,
-        Fault::Overlap
-            | Fault::Freeze
-            | Fault::Unstorable
-            | Fault::Unreadable
-            | Fault::HideRecord
-            | Fault::Outage
-    );
-    let event = match remote {
-        _ if fault == Fault::Die => Event { shape: Shape::End, ..mark(process, text) },
-        Some(remote) if !is_mark => {
-            let is_answer = matches!(point, Point::After(_) | Point::AfterEffect);
-            let (from, to) = if is_answer { (remote, &*process) } else { (&*process, remote) };
-            Event { shape: Shape::Lost, ..arrow(from, to, text, Tone::Fault) }
+    let shape = match fault {
+        Fault::Die => Shape::End,
+        Fault::LoseAnswer
+        | Fault::LoseRequest
+        | Fault::Late
+        | Fault::Retry
+        | Fault::RetryLate
+        | Fault::Silence
+        | Fault::SilenceAfter => Shape::Lost,
+        Fault::InternalError | Fault::Throttle | Fault::Conflict | Fault::Refuse | Fault::Slow => {
+            Shape::Arrow
         }
-        _ => mark(process, text),
+        _ => Shape::Mark,
     };
-    Event { tone: Tone::Fault, ..event }
+    match remote.filter(|_| matches!(shape, Shape::Lost | Shape::Arrow)) {
+        Some(remote) if is_answer => Event { shape, ..Event::arrow(remote, process, text, Tone::Fault) },
+        Some(remote) => Event { shape, ..Event::arrow(process, remote, text, Tone::Fault) },
+        None if shape == Shape::End => Event { shape, tone: Tone::Fault, ..Event::mark(process, text) },
+        None => Event { tone: Tone::Fault, ..Event::mark(process, text) },
+    }
 }
 
 const fn does(call: Call) -> &'static str {
@@ -152,6 +158,11 @@ const fn does(call: Call) -> &'static str {
 /// Draws a story. With `is_alone`, the drawing is for a separate file.
 pub(super) fn figure(title: &str, events: &[Event], is_alone: bool) -> String {
     let mut events = [events.to_vec()];
+    let is_crowd = is_crowd(&events[0]);
+    for event in events.iter_mut().flatten().filter(|_| is_crowd) {
+        let own = [&event.from, &event.to].into_iter().find(|lane| lane.starts_with("process "));
+        event.text = own.map_or_else(|| event.text.clone(), |own| format!("{own}: {}", event.text));
+    }
     let lanes = lined_up(&mut events, CALLER, &[RECORDS, EFFECTS]);
     let part = |events| Part { events, ..Part::default() };
     svg(title, &lanes, &events.map(part), is_alone)
@@ -169,14 +180,18 @@ pub(super) fn failure(title: &str, lead: &str, sections: &[Section]) -> String {
     page(title, lead, LEGEND, sections)
 }
 
-/// If the test's environment asks for it, writes the page of a failed test, and says where it is.
+/// If the test's environment asks for it, writes the page of a failed check, and says where it is. A test that fails at one
+/// line several times keeps the last page.
 pub(super) fn kept(at: &Location<'_>, page: impl FnOnce() -> String) -> String {
     let Some(folder) = env::var_os(FOLDER).filter(|folder| !folder.is_empty()) else { return String::new() };
-    let name = at.file().replace(['/', '\\', ':'], "-");
-    let file = PathBuf::from(folder).join(format!("{}-{}.html", name.trim_matches('-'), at.line()));
-    let file = path::absolute(&file).unwrap_or(file);
+    let folder = path::absolute(&folder).unwrap_or_else(|_| PathBuf::from(&folder));
+    // The thread has the test's name.
+    let name = format!("{}-{}", thread::current().name().unwrap_or("test"), at.line());
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let name: String = name.replace("::", ".").chars().map(|c| if is_plain(c) { c } else { '-' }).collect();
+    let file = folder.join(format!("{name}.html"));
     let written = || -> io::Result<()> {
-        fs::create_dir_all(file.parent().unwrap_or(&file))?;
+        fs::create_dir_all(&folder)?;
         fs::write(&file, page())
     };
     match written() {
