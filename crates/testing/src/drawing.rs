@@ -88,7 +88,7 @@ fn number_of(lane: &str) -> Option<usize> {
     lane.strip_prefix("process ")?.parse().ok()
 }
 
-/// Whether these events have so many processes that one line stands for all of them.
+/// Whether these events have more processes than get their own lines: one line is for all of them.
 #[must_use]
 pub fn is_crowd<'e>(events: impl IntoIterator<Item = &'e Event>) -> bool {
     processes_of(events).len() > MOST_PROCESSES
