@@ -127,10 +127,12 @@ fn dies_before_its_transaction(bench: &Bench) {
     bench.ledger().assert_count("put payments", 1);
 }
 
+type Play = fn(&Bench);
+
 /// `ACCEPT=1` writes the drawings instead of comparing them.
 #[test]
 fn guide_draws_what_happens() {
-    let all: [(&str, &str, fn(&Bench)); 8] = [
+    let all: [(&str, &str, Play); 8] = [
         ("dies", "The process dies after its effect", dies_after_the_effect),
         ("freezes", "The process freezes past its lease", freezes_past_its_lease),
         ("claim_lost", "The answer to a claim is lost", loses_the_answer_to_its_claim),
