@@ -20,7 +20,8 @@ use super::{
     given::Given,
     point::Call,
     request::{Late, Own, Request},
-    world::{Meets, Told, World},
+    told::Told,
+    world::{Meets, World},
 };
 
 /// How long ago a planned record was claimed, and how long ago its lease or the record expired, if it has. An hour is

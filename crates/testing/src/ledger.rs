@@ -7,7 +7,8 @@ use super::{
     fault::Fault,
     point::Point,
     store::delay,
-    world::{State, Told, World, hash},
+    told::Told,
+    world::{State, World, hash},
 };
 
 /// Records the effects of the function under test. A fake gateway, mailer or table in the test writes into it.

@@ -180,6 +180,7 @@ mod story;
 pub mod strategies;
 mod survive;
 mod time;
+mod told;
 mod world;
 
 pub use bench::Bench;

@@ -12,8 +12,8 @@ use super::{
     effect::{Happened, Lookup},
     fault::Fault,
     point::{Call, Point},
-    story::{duration, is_again},
-    world::{Delivered, Told},
+    told::{Told, duration, is_again},
+    world::Delivered,
 };
 
 const CALLER: &str = "caller";

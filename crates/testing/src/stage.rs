@@ -24,7 +24,8 @@ use super::{
     function::{Answer, Entry, Function, Refusal, Running},
     point::Point,
     time::virtual_sleep,
-    world::{Orders, Polled, Told, World},
+    told::Told,
+    world::{Orders, Polled, World},
 };
 
 /// How long after the deadline Lambda kills the process.

@@ -5,7 +5,8 @@ use super::{
     effect::{Happened, Lookup, NoAnswer},
     picture,
     point::Call,
-    world::{Delivered, Told},
+    told::{Told, duration, is_again},
+    world::Delivered,
 };
 
 /// Everything that happened in a test, in order.
@@ -23,22 +24,6 @@ pub(super) fn told(trace: &[Told], effects: &[Happened], deliveries: &[Delivered
     Story {
         lines: trace[..end].iter().filter_map(|told| line(told, effects, deliveries)).collect(),
         events: trace[..end].iter().filter_map(|told| picture::event(told, effects, deliveries)).collect(),
-    }
-}
-
-/// Whether the same effect had happened before.
-pub(super) fn is_again(effect: &Happened, effects: &[Happened]) -> bool {
-    let whole = |effect: &Happened| (effect.name.clone(), effect.detail.clone(), effect.key.clone());
-    let mut before = effects.iter().take_while(|other| !std::ptr::eq(*other, effect));
-    before.any(|other| whole(other) == whole(effect))
-}
-
-/// Writes a duration in seconds, minutes or hours.
-pub(super) fn duration(seconds: u64) -> String {
-    match seconds {
-        0..=119 => format!("{seconds} s"),
-        120..=7199 => format!("{} min", seconds / 60),
-        _ => format!("{} h", seconds / 3600),
     }
 }
 

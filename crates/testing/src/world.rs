@@ -19,7 +19,7 @@ use lambda_idempotency_core::{
 };
 
 use super::{
-    effect::{Happened, Lookup, NoAnswer},
+    effect::Happened,
     fault::Fault,
     function::{Caller, caller},
     given::Given,
@@ -27,6 +27,7 @@ use super::{
     random::Random,
     request::Late,
     time::{VirtualBeginning, virtual_sleep},
+    told::Told,
 };
 
 /// When a test's time begins: 21 November 2026, three minutes before midnight UTC. A retry after minutes or hours comes
@@ -216,68 +217,6 @@ enum Hold {
     Not,
     Held(Fault, Option<Waker>),
     Released,
-}
-
-/// One event of the story, which a failed test prints line by line. An `effect` that's a number is an index into
-/// [`State::effects`].
-#[derive(Clone, Debug)]
-pub(super) enum Told {
-    /// `what` is empty if the test delivers the event itself.
-    Delivered {
-        delivery: usize,
-        what: String,
-    },
-    Wrote {
-        delivery: usize,
-        call: Call,
-    },
-    /// Only drawn: the printed story has no line for it.
-    Refused {
-        delivery: usize,
-        call: Call,
-    },
-    /// Only drawn.
-    Read {
-        delivery: usize,
-    },
-    Happened {
-        delivery: usize,
-        effect: usize,
-    },
-    Deduplicated {
-        delivery: usize,
-        effect: usize,
-        detail: String,
-    },
-    Asked {
-        delivery: usize,
-        effect: String,
-        reference: String,
-        answer: Result<Lookup, NoAnswer>,
-    },
-    Arrived {
-        delivery: usize,
-        call: Call,
-        is_applied: bool,
-    },
-    Fault {
-        delivery: usize,
-        point: Point,
-        fault: Fault,
-        effect: Option<String>,
-    },
-    /// `is_done` is `None` if the process was killed at its timeout.
-    Ended {
-        delivery: usize,
-        how: String,
-        is_done: Option<bool>,
-    },
-    Paused {
-        delivery: usize,
-    },
-    Passed {
-        seconds: u64,
-    },
 }
 
 /// Why a record can't be read.

@@ -4,7 +4,7 @@ use super::play::Played;
 use crate::{
     effect::{Happened, Lookup, NoAnswer},
     point::Call,
-    world::Told,
+    told::Told,
 };
 
 /// Returns the advice for an effect that was sent again.

@@ -14,7 +14,7 @@ use crate::{
     ledger::count,
     point::{Call, Point},
     story::{self, Story},
-    world::Told,
+    told::Told,
 };
 
 /// The seed in a finding about other operations. It isn't the seed of a schedule: these deliveries aren't random.

@@ -19,7 +19,8 @@ use crate::{
     point::Point,
     stage::{How, Stage},
     time::VirtualTime,
-    world::{Delivered, Orders, Told, World, inside},
+    told::Told,
+    world::{Delivered, Orders, World, inside},
 };
 
 /// The maximum number of deliveries that an operation gets after the planned ones.

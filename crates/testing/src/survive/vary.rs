@@ -15,7 +15,7 @@ use super::{
 use crate::{
     effect::{Happened, Origin},
     fields::{self, OtherEvent},
-    world::Told,
+    told::Told,
 };
 
 /// How many variants of the event are played concurrently with it.
