@@ -43,7 +43,7 @@ pub mod protocol {}
 ///
 /// ## The outcome can't be recorded
 ///
-/// The caller gets the response all the same. The store is back for the next deliveries: they're refused until the claim is stale, and
+/// The caller gets the response. The store is back for the next deliveries: they're refused until the claim is stale, and
 /// then one runs again.
 ///
 #[doc = include_str!("guide/drawn/unrecorded.svg")]
