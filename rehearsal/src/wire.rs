@@ -2,6 +2,7 @@
 //!
 //! The verification suite breaks the wire with the same [`Proxy`], in more ways than the rehearsal does.
 
+mod exchange;
 mod meaning;
 mod message;
 mod proxy;
@@ -23,9 +24,10 @@ use self::proxy::{Interference, Rules, lock};
 use super::{clock, database::Tables};
 
 pub use self::{
+    exchange::{Exchange, Served},
     meaning::Meaning,
     message::Upstream,
-    proxy::{Exchange, Log, Proxy, Served},
+    proxy::{Log, Proxy},
     way::{HttpWay, When},
 };
 

@@ -390,7 +390,7 @@ async fn outcomes_are_retried_for_the_chosen_time() {
     let function = Function::start(&lambda, &[&on_table(&endpoint)[..], &setting].concat()).await;
     let waiting = lambda.deliver(r#"{"id": 1}"#);
     let next = function.next().await;
-    wire.break_after(0, 1000, HttpWay::ErrorBefore);
+    wire.break_next(1000, HttpWay::ErrorBefore);
     let begun = Instant::now();
     function.respond(&next, "1").await;
     assert_eq!(posted(waiting).await.text(), "1");
@@ -467,7 +467,7 @@ async fn store_has_no_time_within_the_reserve() {
         let function = Function::start(&lambda, &[&on_table(&endpoint)[..], settings].concat()).await;
         let waiting = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(8), &[]);
         let next = function.next().await;
-        wire.break_after(0, 1000, HttpWay::ErrorBefore);
+        wire.break_next(1000, HttpWay::ErrorBefore);
         let begun = Instant::now();
         function.respond(&next, "1").await;
         assert_eq!(posted(waiting).await.text(), "1");

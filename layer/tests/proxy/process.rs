@@ -387,7 +387,7 @@ async fn shut_down_while_recording(
 ) -> (Duration, String) {
     let mut function = extension(lambda, settings).await;
     let event = function.next().await;
-    wire.break_after(0, requests, fault);
+    wire.break_next(requests, fault);
     let begins = async {
         while !wire.arrived().iter().any(|(meaning, _)| *meaning == Meaning::Complete) {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -36,7 +36,8 @@ impl Report {
         self.rows.iter().filter(|(_, cells)| !cells.is_empty())
     }
 
-    /// The table, and below it the reason for each FAILED play.
+    /// The reason for each FAILED play, and the table. The reasons come first, because a log that's too long for its reader
+    /// is cut at its end.
     pub(crate) fn table(&self) -> String {
         let mut columns: Vec<Column> =
             self.rows.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();
@@ -71,7 +72,7 @@ impl Report {
             self.plays(),
             self.failures()
         );
-        text + &reasons
+        reasons + &text
     }
 }
 

@@ -1,6 +1,6 @@
 //! The types that make up a scenario. `table.rs` has the scenarios.
 
-use lambda_idempotency_verification_real::wire::{HttpWay, When};
+use lambda_idempotency_verification_real::wire::{HttpWay, Meaning, When};
 use serde_json::{Value, json};
 use testkit::front_ends::{self, POST, Sent};
 
@@ -82,14 +82,14 @@ pub(crate) enum Step {
     Start(Event),
     /// Waits for the answer of the started delivery.
     Finish(Then),
-    /// `Break(PASSING, BROKEN, WAY)` lets the next PASSING requests to the store through, then breaks the next BROKEN
-    /// requests in this way.
-    Break(usize, usize, HttpWay),
+    /// `Break(MEANING, BROKEN, WAY)` lets requests to the store through until one has this meaning, then breaks BROKEN
+    /// requests in this way, from that one on.
+    Break(Meaning, usize, HttpWay),
     Heal,
     /// Forwards the requests that the proxy has held back until this moment.
     Deliver(When),
-    /// Waits until the store has got this many requests since the scenario's beginning.
-    Requests(usize),
+    /// Waits until a request of the scenario with this meaning has come to the store, or was broken on its way.
+    Arrives(Meaning),
     /// Waits until the function has had an effect with the play's key.
     Effect,
     Pause(u64),

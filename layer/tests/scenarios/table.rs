@@ -4,7 +4,11 @@ mod batches;
 mod broken;
 mod http;
 
-use lambda_idempotency_verification_real::wire::{HttpWay, When};
+use lambda_idempotency_verification_real::wire::{
+    HttpWay,
+    Meaning::{Claim, Complete},
+    When,
+};
 use testkit::front_ends::FRONT_ENDS;
 
 use crate::{
@@ -16,7 +20,7 @@ use crate::{
         Only, Scenario,
         Source::{DynamoDb, Fifo, Kinesis, Sqs},
         Step::{
-            self, AtOnce, Break, Deliver, Effect, Finish, Heal, KillFunction, KillLayer, Pause, Requests,
+            self, Arrives, AtOnce, Break, Deliver, Effect, Finish, Heal, KillFunction, KillLayer, Pause,
             Restart, Send, Start, Until,
         },
         Then::{
@@ -279,7 +283,7 @@ fn errors() -> Vec<Scenario> {
             [
                 Send(once("effect sleep:6500"), TimesOut),
                 // The function's answer comes 1.5 s after the timeout, and the layer records it.
-                Requests(2),
+                Arrives(Complete),
                 Pause(500),
                 // The same process runs this event: on Managed Instances, a process survives a timeout.
                 Send(Plain("b", "effect"), Runs),
@@ -372,12 +376,16 @@ fn shadow() -> Vec<Scenario> {
             twice,
         )
         .with(plain),
-        of("shadow never delays", [Start(slow.clone()), Requests(1), Send(slow, Runs), Finish(Runs)], twice)
-            .with(plain)
-            .concurrent(),
+        of(
+            "shadow never delays",
+            [Start(slow.clone()), Arrives(Claim), Send(slow, Runs), Finish(Runs)],
+            twice,
+        )
+        .with(plain)
+        .concurrent(),
         of("shadow without a key", [Send(EFFECT, Runs), Send(EFFECT, Runs)], twice)
             .with(&[("IDEMPOTENCY_KEY", "/order"), ("IDEMPOTENCY_MODE", "shadow")]),
-        of("shadow, store down", [Break(0, ALL, HttpWay::ErrorBefore), Send(EFFECT, Runs)], ONCE)
+        of("shadow, store down", [Break(Claim, ALL, HttpWay::ErrorBefore), Send(EFFECT, Runs)], ONCE)
             .with(plain)
             .timeout(8)
             .on_demand(),

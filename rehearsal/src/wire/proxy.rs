@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::{self, Display},
-    io,
+    fmt, io,
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -13,7 +12,6 @@ use std::{
 };
 
 use hyper::Uri;
-use lambda_idempotency_testing::Fault;
 use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -22,55 +20,12 @@ use tokio::{
 };
 
 use super::{
+    exchange::{Exchange, Served},
     meaning::{Meaning, owner_of_answer, owner_of_request},
     message::{Answer, Conversation, Request, Upstream, throttled},
     way::{HttpWay, When},
 };
 use crate::clock;
-
-/// One request and what happened to it. Payloads aren't kept.
-#[derive(Clone, Debug, Default)]
-pub struct Exchange {
-    /// When the request came, as the time since the proxy started.
-    pub at: Duration,
-    /// The operation, such as `PutItem`.
-    pub operation: String,
-    /// Whether the request is for the table of records. If the proxy has no rules, every request is.
-    pub to_store: bool,
-    /// The request's part in the protocol.
-    pub meaning: Meaning,
-    /// Whether the request also writes to the table of payments.
-    pub pays: bool,
-    /// The number of the port at which the request came: each process of the function has its own.
-    pub port: usize,
-    /// Whether the rules hold the request back, or held it.
-    pub is_held: bool,
-    /// Whether the record in a refusal has the owner of the request: the sender's earlier attempt was applied.
-    pub is_own: bool,
-    /// Whether the request is the first attempt of its SDK call. Later attempts are the SDK's own retries.
-    pub first_attempt: bool,
-    /// The `id` of the item that the request puts or that its key names, if it has one.
-    pub id: Option<String>,
-    /// A transaction's token. DynamoDB applies transactions with the same token once.
-    pub token: Option<String>,
-    /// How the wire broke the request, if it did.
-    pub fault: Option<HttpWay>,
-    /// The server's answer, if the server got the request and answered.
-    pub served: Option<Served>,
-    /// When the answer was completely written, if it was sent.
-    pub answered: Option<Duration>,
-}
-
-/// The server's answer, and when it came.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Served {
-    /// The time since the proxy started.
-    pub at: Duration,
-    /// The answer's status.
-    pub status: u16,
-    /// The name of the error.
-    pub error: Option<String>,
-}
 
 /// Reads and breaks requests by their content, beside the proxy's own plan, which counts requests.
 pub(crate) trait Rules: fmt::Debug + Send + Sync {
@@ -95,48 +50,6 @@ pub(crate) enum Interference {
     },
 }
 
-impl Exchange {
-    /// Whether the server applied the write or answered the read.
-    #[must_use]
-    pub fn applied(&self) -> bool {
-        self.served.as_ref().is_some_and(|served| served.status == 200)
-    }
-
-    /// Whether the request has a fault that can make a call fail.
-    #[must_use]
-    pub fn is_broken(&self) -> bool {
-        let fault = self.fault.map(HttpWay::amounts_to);
-        !matches!(fault, None | Some(Fault::Slow | Fault::HideRecord))
-    }
-
-    /// Whether the server rejected the request because of its condition.
-    #[must_use]
-    pub fn refused(&self) -> bool {
-        let error = self.served.as_ref().and_then(|served| served.error.as_deref());
-        error.is_some_and(|error| error.contains("ConditionalCheckFailed"))
-    }
-}
-
-impl Display for Exchange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:>6.1} ms  {:12}", self.at.as_secs_f64() * 1e3, self.meaning)?;
-        match &self.served {
-            Some(Served { at, status, error }) => {
-                write!(f, "  served at {:.1}: {status}", at.as_secs_f64() * 1e3)?;
-                if let Some(error) = error {
-                    write!(f, " {error}")?;
-                }
-            }
-            None => f.write_str("  not served")?,
-        }
-        match self.fault {
-            Some(fault) => write!(f, "  << {fault}"),
-            None if self.answered.is_none() => f.write_str("  (not answered)"),
-            None => Ok(()),
-        }
-    }
-}
-
 /// The proxy. Dropping it closes its port and cuts its connections.
 #[derive(Debug)]
 pub struct Proxy {
@@ -149,6 +62,8 @@ pub struct Proxy {
 struct Shared {
     upstream: Upstream,
     plan: Mutex<BTreeMap<usize, HttpWay>>,
+    /// From the first request with this meaning on, so many requests are broken.
+    next: Mutex<Option<(Meaning, usize, HttpWay)>>,
     rules: Option<Arc<dyn Rules>>,
     /// The timeout of the client's attempts. It determines how long slow answers and late requests take.
     attempt: Duration,
@@ -164,7 +79,7 @@ struct Shared {
 
 impl Proxy {
     /// Starts a proxy in front of `server`, on a free loopback port. It breaks nothing until
-    /// [`break_after`](Self::break_after) is called. `attempt` is the timeout of the client's attempts.
+    /// [`break_next`](Self::break_next) is called. `attempt` is the timeout of the client's attempts.
     ///
     /// # Errors
     ///
@@ -198,6 +113,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             upstream,
             plan: Mutex::new(plan),
+            next: Mutex::default(),
             rules,
             attempt,
             begun: clock::start(),
@@ -239,17 +155,19 @@ impl Proxy {
 
     /// Breaks the next `requests` requests.
     pub fn break_next(&self, requests: usize, fault: HttpWay) {
-        self.break_after(0, requests, fault);
+        let next = lock(&self.shared.log).len();
+        self.shared.break_numbers(next, requests, fault);
     }
 
-    /// Lets `passing` requests through, then breaks the next `requests` requests.
-    pub fn break_after(&self, passing: usize, requests: usize, fault: HttpWay) {
-        let next = lock(&self.shared.log).len() + passing;
-        lock(&self.shared.plan).extend((next..next + requests).map(|nth| (nth, fault)));
+    /// Lets requests through until one has this meaning, then breaks `requests` requests, from that one on. On a slow
+    /// machine, a client's attempts can come at any time, so nobody can say which number a request will have.
+    pub fn break_from(&self, meaning: Meaning, requests: usize, fault: HttpWay) {
+        *lock(&self.shared.next) = Some((meaning, requests, fault));
     }
 
     /// Lets everything through again.
     pub fn heal(&self) {
+        lock(&self.shared.next).take();
         lock(&self.shared.plan).clear();
     }
 
@@ -376,8 +294,17 @@ impl Shared {
             rules.read(&mut exchange, &body);
         }
         let mut log = lock(&self.log);
+        let nth = log.len();
+        if let Some((_, requests, fault)) = lock(&self.next).take_if(|(from, ..)| *from == exchange.meaning) {
+            self.break_numbers(nth, requests, fault);
+        }
         log.push(exchange);
-        log.len() - 1
+        nth
+    }
+
+    /// Breaks this many requests, from number `first` on.
+    fn break_numbers(&self, first: usize, requests: usize, fault: HttpWay) {
+        lock(&self.plan).extend((first..first + requests).map(|nth| (nth, fault)));
     }
 
     /// Returns the fault of this request, if it has one. If the request is held, waits until its release. Returns `None`

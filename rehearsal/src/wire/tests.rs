@@ -174,3 +174,22 @@ fn tables_are_found_in_every_kind_of_request() {
     assert_eq!(tables_of(&json!({ "RequestItems": { "records": [] } })), ["records"]);
     assert_eq!(tables_of(&json!({ "TableName": "records" })), ["records"]);
 }
+
+/// However many requests come before.
+#[tokio::test]
+async fn fault_waits_for_its_meaning() {
+    let Bench { wire, database: _database } = bench().await;
+    let send = |operation, request| call(wire.proxy.endpoint(), operation, request);
+    wire.proxy.break_from(Meaning::Claim, 2, HttpWay::ErrorBefore);
+    let look = || json!({ "TableName": "records", "Key": { "id": { "S": "a" } }, "ConsistentRead": true });
+    for _ in 0..3 {
+        assert_eq!(send("GetItem", look()).await, Ok(StatusCode::OK));
+    }
+    for _ in 0..2 {
+        assert_eq!(send("PutItem", claim("a")).await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
+    }
+    assert_eq!(send("PutItem", claim("a")).await, Ok(StatusCode::OK));
+    wire.proxy.break_from(Meaning::Claim, 1, HttpWay::ErrorBefore);
+    wire.proxy.heal();
+    assert_eq!(send("PutItem", claim("b")).await, Ok(StatusCode::OK));
+}

@@ -12,9 +12,9 @@ pub(super) fn kills() -> Vec<Scenario> {
         killed(
             "layer killed before the claim",
             vec![
-                Break(0, ALL, HttpWay::HangBefore),
+                Break(Claim, ALL, HttpWay::HangBefore),
                 Start(EFFECT),
-                Requests(1),
+                Arrives(Claim),
                 KillLayer,
                 Finish(Dies),
                 Heal,
@@ -26,9 +26,9 @@ pub(super) fn kills() -> Vec<Scenario> {
         killed(
             "layer killed after the claim",
             vec![
-                Break(0, ALL, HttpWay::HangAfter),
+                Break(Claim, ALL, HttpWay::HangAfter),
                 Start(EFFECT),
-                Requests(1),
+                Arrives(Claim),
                 Pause(150),
                 KillLayer,
                 Finish(Dies),
@@ -60,9 +60,9 @@ pub(super) fn kills() -> Vec<Scenario> {
         killed(
             "layer killed before recording",
             vec![
-                Break(1, ALL, HttpWay::HangBefore),
+                Break(Complete, ALL, HttpWay::HangBefore),
                 Start(EFFECT),
-                Requests(2),
+                Arrives(Complete),
                 KillLayer,
                 Finish(Dies),
                 Heal,
@@ -73,9 +73,9 @@ pub(super) fn kills() -> Vec<Scenario> {
         killed(
             "layer killed after recording",
             vec![
-                Break(1, ALL, HttpWay::HangAfter),
+                Break(Complete, ALL, HttpWay::HangAfter),
                 Start(EFFECT),
-                Requests(2),
+                Arrives(Complete),
                 Pause(150),
                 KillLayer,
                 Finish(Dies),
@@ -117,7 +117,7 @@ pub(super) fn outages() -> Vec<Scenario> {
         of(
             format!("store down: {name}"),
             [
-                Break(0, ALL, fault),
+                Break(Claim, ALL, fault),
                 Send(EFFECT, Refuses("Unavailable")),
                 Heal,
                 Until(EFFECT, Runs),
@@ -130,7 +130,13 @@ pub(super) fn outages() -> Vec<Scenario> {
     let recording = |name: &str, fault| {
         of(
             format!("store down while recording: {name}"),
-            [Break(1, ALL, fault), Send(EFFECT, Runs), Heal, Until(EFFECT, Answers), Send(EFFECT, Replays)],
+            [
+                Break(Complete, ALL, fault),
+                Send(EFFECT, Runs),
+                Heal,
+                Until(EFFECT, Answers),
+                Send(EFFECT, Replays),
+            ],
             &[("", Between(1, 2), Between(1, 2))],
         )
         .timeout(5)
@@ -141,7 +147,7 @@ pub(super) fn outages() -> Vec<Scenario> {
         down("500", HttpWay::ErrorBefore),
         down("throttled", HttpWay::Throttle),
         down("silent", HttpWay::HangBefore).timeout(5).on_demand(),
-        of("store down, passed on", [Break(0, ALL, HttpWay::ErrorBefore), Send(EFFECT, Runs)], ONCE)
+        of("store down, passed on", [Break(Claim, ALL, HttpWay::ErrorBefore), Send(EFFECT, Runs)], ONCE)
             .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_STORE_FAILURE", "pass")])
             .timeout(6)
             .on_demand(),
@@ -154,9 +160,9 @@ pub(super) fn outages() -> Vec<Scenario> {
 
 /// Causes each fault of the wire twice: once at the claim, and once at the recording.
 pub(super) fn faults() -> Vec<Scenario> {
-    let at = |place: &str, passing, fault: HttpWay| {
+    let at = |place: &str, meaning, fault: HttpWay| {
         let steps = vec![
-            Break(passing, 1, fault),
+            Break(meaning, 1, fault),
             Send(EFFECT, Anything),
             Heal,
             Deliver(When::AfterAnswer),
@@ -170,7 +176,7 @@ pub(super) fn faults() -> Vec<Scenario> {
         let scenario = of(format!("{place}: {fault}"), steps, ONCE).timeout(8).on_demand();
         if short { scenario } else { scenario.long() }
     };
-    let claim = HttpWay::ALL.into_iter().map(|fault| at("claim", 0, fault));
-    let record = HttpWay::ALL.into_iter().map(|fault| at("record", 1, fault));
+    let claim = HttpWay::ALL.into_iter().map(|fault| at("claim", Claim, fault));
+    let record = HttpWay::ALL.into_iter().map(|fault| at("record", Complete, fault));
     claim.chain(record).collect()
 }

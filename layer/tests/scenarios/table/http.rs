@@ -85,7 +85,7 @@ fn http_at(at: &'static str) -> Vec<Scenario> {
         of(
             format!("{at}: store down, 503"),
             [
-                Break(0, ALL, HttpWay::ErrorBefore),
+                Break(Claim, ALL, HttpWay::ErrorBefore),
                 Send(post("effect"), Declines(503, "retry-after")),
                 Heal,
                 Send(post("effect"), Responds(201)),
