@@ -21,7 +21,6 @@ use super::{
     point::{Call, Point},
     stage::Stage,
     store::BenchStore,
-    story,
     time::VirtualTime,
     world::{BenchClock, Orders, World, inside, outside_runtime},
 };
@@ -376,8 +375,8 @@ impl Bench {
     /// ```
     pub fn to_svg(&self, title: &str) -> String {
         let state = self.world().state();
-        let story = story::told(&state.trace, &state.effects, &state.deliveries);
-        picture::figure(title, &story.events, true)
+        let events = picture::events(&state.trace, &state.effects, &state.deliveries);
+        picture::figure(title, &events, true)
     }
 
     /// The keys in the store.

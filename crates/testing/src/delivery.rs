@@ -5,13 +5,7 @@ use std::{fmt, panic::Location, sync::Arc};
 use lambda_idempotency_core::{ErrorKind, StoredKey};
 
 use super::{
-    effect::Effect,
-    function::Answer,
-    picture,
-    point::Point,
-    stage::How,
-    story::{self, Story},
-    world::World,
+    drawing::Event, effect::Effect, function::Answer, picture, point::Point, stage::How, story, world::World,
 };
 
 /// The effects, the requests and the answer of one delivery.
@@ -25,7 +19,8 @@ pub struct Delivery {
     requests: usize,
     points: Vec<Point>,
     keys: Vec<StoredKey>,
-    story: Story,
+    story: Vec<String>,
+    drawing: Vec<Event>,
 }
 
 impl Delivery {
@@ -41,7 +36,8 @@ impl Delivery {
             requests: delivered.requests,
             points: delivered.reached.clone(),
             keys: delivered.keys.clone(),
-            story: story::told(&state.trace, &state.effects, &state.deliveries),
+            story: story::lines(&state.trace, &state.effects, &state.deliveries),
+            drawing: picture::events(&state.trace, &state.effects, &state.deliveries),
         }
     }
 
@@ -139,12 +135,11 @@ impl Delivery {
             let ran = if self.has_run { "the handler ran" } else { "nothing shows that the handler ran" };
             let what = format!("delivery {} should {expected}, but {ran}, and {self}", self.index + 1);
             let page = || {
-                let section =
-                    picture::section("1 everything so far".to_owned(), &[&what], &self.story.events);
+                let section = picture::section("1 everything so far".to_owned(), &[&what], &self.drawing);
                 picture::failure("A delivery did something else", &what, &[section])
             };
             let drawing = picture::kept(Location::caller(), page);
-            panic!("{what}\n{}{drawing}", self.story.lines.join("\n"));
+            panic!("{what}\n{}{drawing}", self.story.join("\n"));
         }
         self
     }

@@ -8,11 +8,12 @@ use std::{
 };
 
 use super::{
-    drawing::{self, Event, Part, Section, Shape, Tone, is_crowd, lined_up, page, svg},
-    effect::{Happened, Lookup},
+    drawing::{Event, Part, Section, Shape, Tone, is_crowd, lined_up, page, process, svg},
+    effect::Happened,
     fault::Fault,
-    point::{Call, Point},
-    told::{Told, duration, is_again},
+    point::Point,
+    story::{without_last_wait, words},
+    told::Told,
     world::Delivered,
 };
 
@@ -29,99 +30,47 @@ const LEGEND: &[&str] = &[
      answer of success, and an amber arrow is what was refused or had no effect. The answer to a refused claim brings the record.",
 ];
 
-/// Draws one event of the story.
-pub(super) fn event(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<Event> {
-    let event = plain(told, effects, deliveries)?;
-    // A drawing has no code style.
-    Some(Event { text: event.text.replace('`', ""), ..event })
+/// Draws everything that happened in a test.
+pub(super) fn events(trace: &[Told], effects: &[Happened], deliveries: &[Delivered]) -> Vec<Event> {
+    without_last_wait(trace).iter().filter_map(|told| event(told, effects, deliveries)).collect()
 }
 
-fn plain(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<Event> {
-    let process = |delivery: &usize| Some(drawing::process(deliveries.get(*delivery)?.process + 1));
+fn event(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<Event> {
+    // A drawing has no code style.
+    let words = words(told, effects, deliveries)?.replace('`', "");
+    let Some(delivery) = told.delivery() else {
+        return Some(Event { text: words, shape: Shape::Gap, ..Event::default() });
+    };
+    let process = process(deliveries.get(delivery)?.process + 1);
+    let to = |lane, tone| Event::arrow(&process, lane, &words, tone);
+    let fault = Event { tone: Tone::Fault, ..Event::mark(&process, &words) };
     Some(match told {
-        Told::Delivered { delivery, what } => {
-            let what = if what.is_empty() { "the event" } else { what };
-            Event::arrow(
-                CALLER,
-                &process(delivery)?,
-                format!("delivery {}: {what}", delivery + 1),
-                Tone::Plain,
-            )
+        Told::Delivered { .. } => {
+            Event::arrow(CALLER, &process, format!("delivery {}: {words}", delivery + 1), Tone::Plain)
         }
-        Told::Wrote { delivery, call } => Event::arrow(&process(delivery)?, RECORDS, does(*call), Tone::Good),
-        Told::Refused { delivery, call } => {
-            Event::arrow(&process(delivery)?, RECORDS, format!("{}: refused", does(*call)), Tone::Refused)
+        Told::Wrote { .. } | Told::Arrived { is_applied: true, .. } => to(RECORDS, Tone::Good),
+        Told::Refused { .. } | Told::Arrived { .. } => to(RECORDS, Tone::Refused),
+        Told::Read { .. } => to(RECORDS, Tone::Plain),
+        Told::Happened { effect, .. } if effects.get(*effect)?.is_staged() => {
+            Event::arrow(RECORDS, EFFECTS, words, Tone::Effect)
         }
-        Told::Read { delivery } => {
-            Event::arrow(&process(delivery)?, RECORDS, "reads the record", Tone::Plain)
+        Told::Happened { .. } => to(EFFECTS, Tone::Effect),
+        Told::Deduplicated { .. } => to(EFFECTS, Tone::Refused),
+        Told::Asked { .. } => to(EFFECTS, Tone::Plain),
+        Told::Ended { is_done: Some(is_done), .. } => {
+            to(CALLER, if *is_done { Tone::Good } else { Tone::Refused })
         }
-        Told::Happened { delivery, effect } => {
-            let effect = effects.get(*effect)?;
-            let again = if is_again(effect, effects) { " AGAIN" } else { "" };
-            let late = if effect.is_late { ", AFTER its answer" } else { "" };
-            let text = format!("`{}` happens{again}: {}{late}", effect.name, effect.detail);
-            let (from, text) = match effect.is_staged() {
-                true => (RECORDS.to_owned(), format!("{text}, in one transaction")),
-                false => (process(delivery)?, text),
-            };
-            Event::arrow(&from, EFFECTS, text, Tone::Effect)
-        }
-        Told::Deduplicated { delivery, effect, detail } => {
-            let effect = effects.get(*effect)?;
-            let but = if *detail == effect.detail { "" } else { " with OTHER details" };
-            let text = format!("sends `{}` again{but} under the same key: nothing happens", effect.name);
-            Event::arrow(&process(delivery)?, EFFECTS, text, Tone::Refused)
-        }
-        Told::Asked { delivery, effect, answer, .. } => {
-            let answer = match answer {
-                Ok(Lookup::Found(_)) => "it happened",
-                Ok(Lookup::OnItsWay) => "it's on its way",
-                Ok(Lookup::Nothing) => "nothing is known of it",
-                Err(_) => "no answer",
-            };
-            Event::arrow(&process(delivery)?, EFFECTS, format!("asks for `{effect}`: {answer}"), Tone::Plain)
-        }
-        Told::Arrived { delivery, call, is_applied } => {
-            let (fate, tone) = if *is_applied { ("applied", Tone::Good) } else { ("refused", Tone::Refused) };
-            Event::arrow(
-                &process(delivery)?,
-                RECORDS,
-                format!("{} arrives late: {fate}", call.described()),
-                tone,
-            )
-        }
-        Told::Fault { delivery, point, fault, effect } => {
-            struck(&process(delivery)?, *point, *fault, effect.as_deref())
-        }
-        Told::Ended { delivery, how, is_done: Some(is_done) } => {
-            let tone = if *is_done { Tone::Good } else { Tone::Refused };
-            Event::arrow(&process(delivery)?, CALLER, format!("answers: {how}"), tone)
-        }
-        Told::Ended { delivery, how, is_done: None } => {
-            Event { shape: Shape::End, tone: Tone::Fault, ..Event::mark(&process(delivery)?, how) }
-        }
-        Told::Paused { delivery } => {
-            Event { tone: Tone::Fault, ..Event::mark(&process(delivery)?, "its process pauses") }
-        }
-        Told::Passed { seconds } => {
-            Event { text: format!("{} pass", duration(*seconds)), shape: Shape::Gap, ..Event::default() }
-        }
+        Told::Ended { is_done: None, .. } => Event { shape: Shape::End, ..fault },
+        Told::Fault { point, fault: kind, .. } => struck(fault, *point, *kind),
+        Told::Paused { .. } | Told::Passed { .. } => fault,
     })
 }
 
 /// Draws a fault: a death ends the process's line, a message that's lost or late doesn't arrive, and a request that the store
-/// refuses does.
-fn struck(process: &str, point: Point, fault: Fault, effect: Option<&str>) -> Event {
-    let text = fault.described(point, effect);
-    let (remote, is_answer) = match point {
-        Point::Before(_) => (Some(RECORDS), false),
-        Point::After(_) => (Some(RECORDS), true),
-        Point::BeforeEffect => (Some(EFFECTS), false),
-        Point::AfterEffect => (Some(EFFECTS), true),
-        Point::Entered | Point::Answered => (None, false),
-    };
+/// refuses does. Any other fault stays a mark.
+fn struck(mark: Event, point: Point, fault: Fault) -> Event {
     let shape = match fault {
-        Fault::Die => Shape::End,
+        Fault::Die => return Event { shape: Shape::End, ..mark },
         Fault::LoseAnswer
         | Fault::LoseRequest
         | Fault::Late
@@ -132,27 +81,16 @@ fn struck(process: &str, point: Point, fault: Fault, effect: Option<&str>) -> Ev
         Fault::InternalError | Fault::Throttle | Fault::Conflict | Fault::Refuse | Fault::Slow => {
             Shape::Arrow
         }
-        _ => Shape::Mark,
+        _ => return mark,
     };
-    match remote.filter(|_| matches!(shape, Shape::Lost | Shape::Arrow)) {
-        Some(remote) if is_answer => Event { shape, ..Event::arrow(remote, process, text, Tone::Fault) },
-        Some(remote) => Event { shape, ..Event::arrow(process, remote, text, Tone::Fault) },
-        None if shape == Shape::End => Event { shape, tone: Tone::Fault, ..Event::mark(process, text) },
-        None => Event { tone: Tone::Fault, ..Event::mark(process, text) },
-    }
-}
-
-const fn does(call: Call) -> &'static str {
-    match call {
-        Call::Claim => "claims the key",
-        Call::Reclaim => "claims the key again",
-        Call::TakeOver => "takes the claim over",
-        Call::Complete => "records the outcome",
-        Call::Fail => "records the failure",
-        Call::Release => "gives the key back",
-        Call::Extend => "extends the lease",
-        Call::Conclude => "records the outcome, without a claim",
-    }
+    let (from, to) = match point {
+        Point::Before(_) => (mark.from, RECORDS.to_owned()),
+        Point::After(_) => (RECORDS.to_owned(), mark.from),
+        Point::BeforeEffect => (mark.from, EFFECTS.to_owned()),
+        Point::AfterEffect => (EFFECTS.to_owned(), mark.from),
+        Point::Entered | Point::Answered => return mark,
+    };
+    Event { from, to, shape, ..mark }
 }
 
 /// Draws a story. With `is_alone`, the drawing is for a separate file.

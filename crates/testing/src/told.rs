@@ -1,7 +1,7 @@
 //! The events of a story, which a failed test prints and draws.
 
 use super::{
-    effect::{Happened, Lookup, NoAnswer},
+    effect::{Lookup, NoAnswer},
     fault::Fault,
     point::{Call, Point},
 };
@@ -68,18 +68,22 @@ pub(super) enum Told {
     },
 }
 
-/// Whether the same effect had happened before.
-pub(super) fn is_again(effect: &Happened, effects: &[Happened]) -> bool {
-    let whole = |effect: &Happened| (effect.name.clone(), effect.detail.clone(), effect.key.clone());
-    let mut before = effects.iter().take_while(|other| !std::ptr::eq(*other, effect));
-    before.any(|other| whole(other) == whole(effect))
-}
-
-/// Writes a duration in seconds, minutes or hours.
-pub(super) fn duration(seconds: u64) -> String {
-    match seconds {
-        0..=119 => format!("{seconds} s"),
-        120..=7199 => format!("{} min", seconds / 60),
-        _ => format!("{} h", seconds / 3600),
+impl Told {
+    /// The delivery that did it. `None` if it's the passing of time.
+    pub(super) fn delivery(&self) -> Option<usize> {
+        match self {
+            Self::Delivered { delivery, .. }
+            | Self::Wrote { delivery, .. }
+            | Self::Refused { delivery, .. }
+            | Self::Read { delivery }
+            | Self::Happened { delivery, .. }
+            | Self::Deduplicated { delivery, .. }
+            | Self::Asked { delivery, .. }
+            | Self::Arrived { delivery, .. }
+            | Self::Fault { delivery, .. }
+            | Self::Ended { delivery, .. }
+            | Self::Paused { delivery } => Some(*delivery),
+            Self::Passed { .. } => None,
+        }
     }
 }

@@ -12,8 +12,9 @@ use crate::{
     fault::Fault,
     function::Answer,
     ledger::count,
+    picture,
     point::{Call, Point},
-    story::{self, Story},
+    story,
     told::Told,
 };
 
@@ -85,7 +86,9 @@ pub struct Finding {
 
 impl Finding {
     pub(super) fn new(mistake: Mistake, what: String, advice: &str, played: &Played, seed: u64) -> Self {
-        let Story { lines: story, events } = story::told(&played.trace, &played.effects, &played.deliveries);
+        let Played { trace, effects, deliveries, .. } = played;
+        let (story, events) =
+            (story::lines(trace, effects, deliveries), picture::events(trace, effects, deliveries));
         Self { mistake, what, advice: advice.to_owned(), story, seed, events }
     }
 }

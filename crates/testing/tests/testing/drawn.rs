@@ -204,7 +204,7 @@ fn failed_checks_are_drawn() {
     for part in [
         "This function isn&#39;t safe to retry",
         "effect repeated",
-        "charge happens AGAIN: 1250",
+        "charge happened AGAIN: 1250",
         "its process died after charge",
     ] {
         assert!(page.contains(part), "{part}: {page}");
