@@ -25,9 +25,6 @@ pub(super) struct Fault {
     pub(super) ends_connection: bool,
 }
 
-/// feature_not_supported: the table's columns have changed, so the statement must be prepared again, in another session.
-const STALE_STATEMENT: &str = "0A000";
-
 /// The category of an error. It determines the message and the store error's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
@@ -49,6 +46,8 @@ enum Class {
     TimedOut,
     /// The server failed, is out of space or connections, or is shutting down.
     ServerError,
+    /// The table's columns have changed, so the statement must be prepared again, in another session.
+    Stale,
     /// The server rejects writes: a standby, usually after a fail-over.
     ReadOnly,
     /// Another transaction has the row locked.
@@ -89,6 +88,7 @@ impl Class {
             | Self::Lost
             | Self::TimedOut
             | Self::ServerError
+            | Self::Stale
             | Self::NoPassword
             | Self::ReadOnly => StoreErrorKind::Unavailable,
             Self::Conflict | Self::ConflictingCommit => StoreErrorKind::Conflict,
@@ -128,7 +128,8 @@ impl Class {
             "3D000" => Self::MissingDatabase,
             // string_data_right_truncation, character_not_in_repertoire, untranslatable_character.
             "22001" | "22021" | "22P05" => Self::Unstorable,
-            STALE_STATEMENT => Self::ServerError,
+            // feature_not_supported.
+            "0A000" => Self::Stale,
             // idle_in_transaction_session_timeout, transaction_timeout: a process was frozen in its
             // transaction, and the server rolled it back.
             "25P03" | "25P04" => Self::ServerError,
@@ -221,8 +222,7 @@ impl Fault {
 
     /// Whether the server said that it ended the session, for example because it restarts.
     pub(super) fn has_ended(&self) -> bool {
-        let is_fit = self.cause.code.as_deref() != Some(STALE_STATEMENT);
-        self.class == Class::ServerError && self.ends_connection && is_fit
+        self.class == Class::ServerError && self.ends_connection
     }
 
     /// Whether the session ended before it answered: the connection was lost, or the server ended it.
@@ -370,8 +370,7 @@ impl Fault {
             || severity.is_none() && error.severity().eq_ignore_ascii_case("error");
         let is_definite = is_error && !matches!(code, "57014" | "40003") && !code.starts_with("08");
         let text = if class.is_quotable() { sentence(error.message()) } else { "rejected by the server" };
-        let ends_connection =
-            !is_error || class == Class::ReadOnly || class == Class::Pooler || code == STALE_STATEMENT;
+        let ends_connection = !is_error || matches!(class, Class::ReadOnly | Class::Pooler | Class::Stale);
         let cause = Cause { text: text.to_owned(), code: Some(code.to_owned()) };
         Self { class, cause, maybe_applied: !is_definite, ends_connection }
     }
@@ -415,7 +414,7 @@ impl Fault {
             Class::MissingDatabase => format!("the database for {the_table} doesn't exist; check its name"),
             Class::Lost => format!("the connection for {the_table} was lost"),
             Class::TimedOut => format!("{the_table} didn't answer in time"),
-            Class::ServerError => format!("the server failed to serve {the_table}"),
+            Class::ServerError | Class::Stale => format!("the server failed to serve {the_table}"),
             Class::ReadOnly => format!(
                 "the server of {the_table} is read-only: it is a standby, or has become one; connect to the primary"
             ),
