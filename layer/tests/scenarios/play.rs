@@ -206,6 +206,7 @@ impl Play<'_> {
                 Ok(())
             }
             Step::Heal => {
+                self.expect_fault()?;
                 self.stage.proxy.heal();
                 Ok(())
             }
@@ -254,6 +255,15 @@ impl Play<'_> {
                 drop(std::mem::replace(&mut *self.stage.fleet.write().unwrap(), vec![Arc::new(started)]));
                 Ok(())
             }
+        }
+    }
+
+    /// Otherwise, the play would show nothing.
+    fn expect_fault(&self) -> Result<(), String> {
+        if self.stage.proxy.has_unused_fault() {
+            Err("the planned fault didn't happen".into())
+        } else {
+            Ok(())
         }
     }
 
@@ -414,6 +424,7 @@ impl Play<'_> {
     }
 
     fn totals(&self, scenario: &Scenario) -> Result<(), String> {
+        self.expect_fault()?;
         let ledger = &self.stage.ledger;
         for (suffix, runs, effects) in &scenario.totals {
             let key = format!("{}{suffix}", self.key);

@@ -62,7 +62,7 @@ pub struct Proxy {
 struct Shared {
     upstream: Upstream,
     plan: Mutex<BTreeMap<usize, HttpWay>>,
-    /// From the first request with this meaning on, so many requests are broken.
+    /// The meaning of the first request to break, and the number of requests to break from that one on.
     next: Mutex<Option<(Meaning, usize, HttpWay)>>,
     rules: Option<Arc<dyn Rules>>,
     /// The timeout of the client's attempts. It determines how long slow answers and late requests take.
@@ -160,9 +160,15 @@ impl Proxy {
     }
 
     /// Lets requests through until one has this meaning, then breaks `requests` requests, from that one on. On a slow
-    /// machine, a client's attempts can come at any time, so nobody can say which number a request will have.
+    /// machine, the client's own retries come between, so a request's number says little.
     pub fn break_from(&self, meaning: Meaning, requests: usize, fault: HttpWay) {
         *lock(&self.shared.next) = Some((meaning, requests, fault));
+    }
+
+    /// Whether a fault of [`break_from`](Self::break_from) still waits for its first request.
+    #[must_use]
+    pub fn has_unused_fault(&self) -> bool {
+        lock(&self.shared.next).is_some()
     }
 
     /// Lets everything through again.

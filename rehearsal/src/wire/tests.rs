@@ -189,7 +189,9 @@ async fn fault_waits_for_its_meaning() {
         assert_eq!(send("PutItem", claim("a")).await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
     }
     assert_eq!(send("PutItem", claim("a")).await, Ok(StatusCode::OK));
+    assert!(!wire.proxy.has_unused_fault());
     wire.proxy.break_from(Meaning::Claim, 1, HttpWay::ErrorBefore);
+    assert!(wire.proxy.has_unused_fault());
     wire.proxy.heal();
     assert_eq!(send("PutItem", claim("b")).await, Ok(StatusCode::OK));
 }
