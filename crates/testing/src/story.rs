@@ -32,7 +32,7 @@ fn line(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<S
     })
 }
 
-/// What happened, for the printed story and the drawing. The delivery that did it is named beside these words.
+/// Says one event of the story, for the printed lines and for the drawing. Both name the delivery beside these words.
 pub(super) fn words(told: &Told, effects: &[Happened], deliveries: &[Delivered]) -> Option<String> {
     Some(match told {
         Told::Delivered { what, .. } if what.is_empty() => "the event".to_owned(),

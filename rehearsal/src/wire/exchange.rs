@@ -1,4 +1,4 @@
-//! What the proxy knows of a request.
+//! A request in the log of the proxy.
 
 use std::{
     fmt::{self, Display},

@@ -168,16 +168,14 @@ fn guide_draws_what_happens() {
     );
 }
 
-/// Not a test: [`failed_checks_are_drawn`] starts it, and it fails.
 #[test]
-#[ignore = "fails"]
+#[ignore = "not a test: failed_checks_are_drawn starts it, and it must fail"]
 fn is_not_safe() {
     survive(unsafe_one, &order().other(OTHER)).assert_safe();
 }
 
-/// Not a test: [`failed_checks_are_drawn`] starts it, and it fails.
 #[test]
-#[ignore = "fails"]
+#[ignore = "not a test: failed_checks_are_drawn starts it, and it must fail"]
 fn did_not_replay() {
     let bench = Bench::new();
     bench.deliver(&mut safe(&bench), &order()).assert_replayed();
