@@ -104,9 +104,9 @@ fn happened(effect: &Happened, effects: &[Happened]) -> String {
 
 /// Whether the same effect had happened before.
 fn is_again(effect: &Happened, effects: &[Happened]) -> bool {
-    let whole = |effect: &Happened| (effect.name.clone(), effect.detail.clone(), effect.key.clone());
     let mut before = effects.iter().take_while(|other| !std::ptr::eq(*other, effect));
-    before.any(|other| whole(other) == whole(effect))
+    before
+        .any(|other| (&other.name, &other.detail, &other.key) == (&effect.name, &effect.detail, &effect.key))
 }
 
 /// Writes a duration in seconds, minutes or hours.

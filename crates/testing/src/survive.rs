@@ -21,7 +21,7 @@ use super::{
     point::Point,
     world::outside_runtime,
 };
-use judge::{Expected, NO_SEED, judge, judge_first};
+use judge::{Expected, judge, judge_first};
 use plan::{calm, drawn, singles};
 pub(super) use play::{Played, Subject, in_turn};
 use play::{play, undisturbed};
@@ -233,9 +233,7 @@ impl Report {
             .enumerate()
             .map(|(nth, finding)| {
                 let Finding { mistake, what, advice, seed, events, .. } = finding;
-                // Other operations have no seed.
-                let seed =
-                    if *seed == NO_SEED { String::new() } else { format!("The schedule's seed: {seed}.") };
+                let seed = seed.map(|seed| format!("The schedule's seed: {seed}.")).unwrap_or_default();
                 picture::section(format!("{} {}", nth + 1, mistake.name()), &[what, advice, &seed], events)
             })
             .collect();
@@ -335,7 +333,7 @@ impl fmt::Display for Report {
             writeln!(f, "\nAlso:")?;
         }
         for finding in more {
-            writeln!(f, "- {} (seed {})\n  → {}", finding.what, finding.seed, finding.advice)?;
+            writeln!(f, "- {}\n  → {}", finding.head(), finding.advice)?;
         }
         Ok(())
     }

@@ -18,9 +18,6 @@ use crate::{
     told::Told,
 };
 
-/// The seed in a finding about other operations. It isn't the seed of a schedule: these deliveries aren't random.
-pub(super) const NO_SEED: u64 = 0;
-
 /// The kind of a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -78,24 +75,36 @@ pub struct Finding {
     pub advice: String,
     /// The events of the schedule, line by line.
     pub story: Vec<String>,
-    /// The number of the schedule that shows the mistake, for [`Survival::seed`](super::Survival::seed).
-    pub seed: u64,
+    /// The number of the schedule that shows the mistake, for [`Survival::seed`](super::Survival::seed). `None` in a
+    /// finding about other operations, whose deliveries aren't random.
+    pub seed: Option<u64>,
     /// The story as a drawing.
     pub(super) events: Vec<Event>,
 }
 
 impl Finding {
-    pub(super) fn new(mistake: Mistake, what: String, advice: &str, played: &Played, seed: u64) -> Self {
+    pub(super) fn new(
+        mistake: Mistake,
+        what: String,
+        advice: &str,
+        played: &Played,
+        seed: Option<u64>,
+    ) -> Self {
         let Played { trace, effects, deliveries, .. } = played;
         let (story, events) =
             (story::lines(trace, effects, deliveries), picture::events(trace, effects, deliveries));
         Self { mistake, what, advice: advice.to_owned(), story, seed, events }
     }
+
+    /// The mistake and its seed, in one line.
+    pub(super) fn head(&self) -> String {
+        self.seed.map_or_else(|| self.what.clone(), |seed| format!("{} (seed {seed})", self.what))
+    }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} (seed {})", self.what, self.seed)?;
+        writeln!(f, "{}", self.head())?;
         for line in &self.story {
             writeln!(f, "  {line}")?;
         }
@@ -208,7 +217,7 @@ fn counts<'a>(
 pub(super) fn judge(played: &Played, expected: &Expected, event: &str, seed: u64) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut add = |mistake, what: String, advice: String| {
-        found.push(Finding::new(mistake, what, &advice, played, seed));
+        found.push(Finding::new(mistake, what, &advice, played, Some(seed)));
     };
     if let Some(late) = played.effects.iter().find(|effect| effect.is_late) {
         add(
@@ -363,7 +372,7 @@ pub(super) fn judge_first(played: &Played, event: &str, seed: u64) -> Vec<Findin
             let what = format!("no fault happened, but the first delivery got {how}");
             (Mistake::FirstFailed, what, advice_for_first(played, event))
         };
-        found.push(Finding::new(mistake, what, &advice, played, seed));
+        found.push(Finding::new(mistake, what, &advice, played, Some(seed)));
     }
     for result_type in played.deliveries.iter().flat_map(|delivery| &delivery.changed) {
         let what = format!(
@@ -371,14 +380,14 @@ pub(super) fn judge_first(played: &Played, event: &str, seed: u64) -> Vec<Findin
         );
         let advice = "The usual causes are `Option<()>`, `Option<Option<_>>` and untagged enums. Return a type whose values \
                       all have different JSON.";
-        found.push(Finding::new(Mistake::AnswersDiffer, what, advice, played, seed));
+        found.push(Finding::new(Mistake::AnswersDiffer, what, advice, played, Some(seed)));
     }
     if played.deliveries.iter().any(|delivery| !delivery.asked_again.is_empty()) {
         let what =
             "two steps of one delivery share a key: the second got the first one's outcome, and didn't run"
                 .to_owned();
         let advice = "Give each step its own name with `operation(…)`, and each item of a loop its own key.";
-        found.push(Finding::new(Mistake::Shared, what, advice, played, seed));
+        found.push(Finding::new(Mistake::Shared, what, advice, played, Some(seed)));
     }
     found
 }

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Report,
-    judge::{Finding, Mistake, NO_SEED},
+    judge::{Finding, Mistake},
     play::{Pause, Played, Subject, overlapping, serially, undisturbed},
 };
 use crate::{
@@ -225,7 +225,7 @@ impl<'a> Orders<'a> {
         let played = overlapping(self.subject, self.earlier, order, pause)?;
         report.schedules += 1;
         let found =
-            |(what, advice): (_, &str)| Finding::new(Mistake::UpdateLost, what, advice, &played, NO_SEED);
+            |(what, advice): (_, &str)| Finding::new(Mistake::UpdateLost, what, advice, &played, None);
         Ok(self.judge(&played, paused).map(found))
     }
 

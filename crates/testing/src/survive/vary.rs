@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Report,
-    judge::{Expected, Finding, Mistake, NO_SEED, Off, is_batch},
+    judge::{Expected, Finding, Mistake, Off, is_batch},
     play::{Played, Subject, in_turn, reused},
     together,
 };
@@ -325,7 +325,7 @@ impl<'a> Pair<'a> {
 }
 
 fn found(played: &Played, mistake: Mistake, what: String, advice: &str) -> Finding {
-    Finding::new(mistake, what, advice, played, NO_SEED)
+    Finding::new(mistake, what, advice, played, None)
 }
 
 /// The effects whose remote key stayed the same for every changed event.
