@@ -78,7 +78,7 @@ impl OperationSpan {
 
     pub(crate) fn refused(&self, kind: ErrorKind) {
         self.0.record("kind", kind.as_str());
-        self.ended("refused");
+        self.ended(if kind == ErrorKind::Unrecorded { "unrecorded" } else { "refused" });
     }
 
     /// The operation ended in this way. Called once.

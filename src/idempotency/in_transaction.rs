@@ -15,11 +15,12 @@ use crate::{
     run::{
         claim::Begun,
         context::{attempting, refused_within},
-        driver::Way,
+        driver::{Driver, Way},
         in_transaction::{InTransaction, Records},
         limits,
         protect::{Protected, Target, protect},
         refusal::refusal_error,
+        replay::in_span,
         response::Verdict,
     },
     span::OperationSpan,
@@ -84,14 +85,18 @@ impl<F: Format> Operation<F> {
         fingerprint: Fingerprint,
     ) -> Result<Begun<InTransaction<'t, S>>, Error> {
         let (key, invocation) = (self.stored_key(key), self.idempotency().invocation());
-        let driver = self.idempotency().driver().begun(&invocation);
-        driver.settings.refuse_at_most_once(INSIDE)?;
-        attempting(&invocation, &key);
-        let records = Records::new(store, transaction, None);
-        InTransaction::begin(&driver, records, &key, fingerprint, &invocation)
-            .await
-            .inspect(|_| driver.knows(&key))
-            .map_err(|refused| refused_within(&invocation, &key, refused.error))
+        let span = &OperationSpan::new(&key, || None);
+        let driver = &Driver { span: span.clone(), ..self.idempotency().driver().begun(&invocation) };
+        let beginning = async {
+            driver.settings.refuse_at_most_once(INSIDE)?;
+            attempting(&invocation, &key);
+            let records = Records::new(store, transaction, None);
+            InTransaction::begin(driver, records, &key, fingerprint, &invocation)
+                .await
+                .inspect(|_| driver.knows(&key))
+                .map_err(|refused| refused_within(&invocation, &key, refused.error))
+        };
+        in_span(span, beginning, Begun::replay).await
     }
 
     /// Runs `operation` once for `key` in a transaction on `connection`, and records its result in the same

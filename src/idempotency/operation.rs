@@ -17,10 +17,11 @@ use crate::{
         begin::begin,
         claim::{Begun, Claim},
         context::{attempting, refused_within},
+        driver::Driver,
         handle::ClaimHandle,
         protect::{Protected, Target, as_it_is, never_asked, protect_asking},
         question::Asked,
-        replay::Replay,
+        replay::{Replay, in_span},
         response::Verdict,
     },
     settings::Settings,
@@ -209,15 +210,21 @@ impl<F: Format> Operation<F> {
     pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
         let key = self.stored_key(key.borrow());
         let invocation = self.idempotency.invocation().without_short_leases();
-        let driver = &self.idempotency.driver().begun(&invocation);
-        if !driver.settings.is_enforced() {
-            let way = self.idempotency.way();
-            return Ok(Begun::Claimed(Claim::unenforced(driver, &key, fingerprint, &invocation, way).await));
-        }
-        attempting(&invocation, &key);
-        let begun = begin(driver, &key, fingerprint, &invocation).await;
-        let begun = begun.inspect(|_| driver.knows(&key));
-        begun.map_err(|refused| refused_within(&invocation, &key, refused.error))
+        let span = &OperationSpan::new(&key, || None);
+        let driver = &Driver { span: span.clone(), ..self.idempotency.driver().begun(&invocation) };
+        let beginning = async {
+            if !driver.settings.is_enforced() {
+                let way = self.idempotency.way();
+                return Ok(Begun::Claimed(
+                    Claim::unenforced(driver, &key, fingerprint, &invocation, way).await,
+                ));
+            }
+            attempting(&invocation, &key);
+            let begun = begin(driver, &key, fingerprint, &invocation).await;
+            let begun = begun.inspect(|_| driver.knows(&key));
+            begun.map_err(|refused| refused_within(&invocation, &key, refused.error))
+        };
+        in_span(span, beginning, Begun::replay).await
     }
 
     /// Runs `operation` once for `key`, and answers every later call with its recorded result.

@@ -16,7 +16,7 @@ use crate::{
         driver::{Declined, Driver, Ending, Way},
         handle::ClaimHandle,
         refusal::{Refused, fenced, not_released, unrecorded},
-        replay::Replay,
+        replay::{Replay, in_span},
         response::Verdict,
         unenforced::Unenforced,
     },
@@ -64,6 +64,14 @@ impl<R> Begun<R> {
             Self::Replay(replay) => Begun::Replay(replay),
         }
     }
+
+    /// The outcome, if the operation already has one.
+    pub(crate) fn replay(&self) -> Option<&Replay> {
+        match self {
+            Self::Claimed(_) => None,
+            Self::Replay(replay) => Some(replay),
+        }
+    }
 }
 
 /// How a claim was settled.
@@ -76,6 +84,16 @@ pub enum Settled {
     /// Another run of the operation settled first: answer with its outcome. Nothing was written. After
     /// `begin_in`, roll your transaction back.
     Superseded(Replay),
+}
+
+impl Settled {
+    /// The other run's outcome, if another run settled first.
+    pub(super) fn superseding(&self) -> Option<&Replay> {
+        match self {
+            Self::Recorded => None,
+            Self::Superseded(replay) => Some(replay),
+        }
+    }
 }
 
 impl Claim {
@@ -215,18 +233,29 @@ impl Claim {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the key released, or the claim like one that was dropped.
-    pub async fn release(mut self) -> Result<(), Error> {
-        match self.settle(Verdict::Release { interrupted: false }).await {
-            Ending { end: End::Recorded, .. } => Ok(()),
-            Ending { end: End::Unrecorded(_), store_error, .. } => Err(not_released(self.key(), store_error)),
-            Ending { end, store_error, .. } => Err(unrecorded(self.key(), &end, store_error)),
-        }
+    pub async fn release(self) -> Result<(), Error> {
+        self.record(Verdict::Release { interrupted: false }).await.map(|_| ())
     }
 
+    /// Settles the claim in the operation's span.
     async fn record(mut self, verdict: Verdict) -> Result<Settled, Error> {
+        let span = self.driver.span.clone();
+        let name = if self.is_unenforced() { "unenforced" } else { verdict.name() };
+        let settled = in_span(&span, self.settle_alone(verdict), Settled::superseding).await;
+        if let Ok(Settled::Recorded) = settled {
+            span.ended(name);
+        }
+        settled
+    }
+
+    async fn settle_alone(&mut self, verdict: Verdict) -> Result<Settled, Error> {
+        let is_released = verdict.is_without_outcome();
         match self.settle(verdict).await {
             Ending { end: End::Recorded, .. } => Ok(Settled::Recorded),
-            Ending { end: End::Superseded(record), .. } => {
+            Ending { end: End::Unrecorded(_), store_error, .. } if is_released => {
+                Err(not_released(self.key(), store_error))
+            }
+            Ending { end: End::Superseded(record), .. } if !is_released => {
                 let (key, until) = (self.key(), self.limits().answer_by);
                 let outcome = self.driver.successors_outcome(key, &record, ErrorKind::Fenced, until).await;
                 outcome.map(Settled::Superseded)
@@ -368,7 +397,7 @@ impl Drop for Claim {
                 Execution::AtLeastOnce => Some(rules.claimable_at(held.lock.lease_until)),
                 Execution::AtMostOnce => None,
             };
-            observe::abandoned(self.key(), &held, frees_at);
+            self.driver.span.span().in_scope(|| observe::abandoned(self.key(), &held, frees_at));
         }
     }
 }

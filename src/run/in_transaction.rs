@@ -28,6 +28,7 @@ use crate::{
         optimistic::Optimistic,
         protect::{Finished, Protected, finish},
         refusal::{Refused, declined},
+        replay::in_span,
         response::Verdict,
         right::Right,
         unenforced::Unenforced,
@@ -200,6 +201,11 @@ impl<'t, S: CallerTransactions> InTransaction<'t, S> {
     }
 
     async fn settle(self, verdict: Verdict) -> Result<Settled, Error> {
+        let span = self.driver.span.clone();
+        in_span(&span, self.settle_within_span(verdict), Settled::superseding).await
+    }
+
+    async fn settle_within_span(self, verdict: Verdict) -> Result<Settled, Error> {
         let Self { driver, right, records } = self;
         // A right that lives as long as `records`.
         let mut right: Right<'_> = right;

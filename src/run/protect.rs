@@ -198,9 +198,7 @@ where
     let running = protect_within(driver, target, handler, judge, again, question);
     let ended = running.instrument(span.span().clone()).await;
     match &ended {
-        Ok(Protected::Replayed(replay)) => {
-            span.replayed(replay.attempt(), replay.generation().get(), replay.trace());
-        }
+        Ok(Protected::Replayed(replay)) => replay.shown_in(&span),
         Err(Stopped::Refused(error)) => span.refused(error.kind()),
         Err(Stopped::Panicked(_)) => span.ended("panicked"),
         // Recorded by `finish`, which knows the verdict.

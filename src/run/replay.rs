@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use tracing::Instrument as _;
 
 use crate::{
     error::{Error, ErrorKind, RunError},
@@ -13,6 +14,7 @@ use crate::{
     observe,
     outcome::Outcome,
     record::{Generation, Record, State},
+    span::OperationSpan,
     time::Timestamp,
 };
 
@@ -31,7 +33,27 @@ pub struct Replay {
     trace: Option<Arc<String>>,
 }
 
+/// Runs a part of an operation in its `span`, and says there if the part ended the operation with a replay or an error.
+pub(crate) async fn in_span<T>(
+    span: &OperationSpan,
+    part: impl Future<Output = Result<T, Error>>,
+    replay_in: impl FnOnce(&T) -> Option<&Replay>,
+) -> Result<T, Error> {
+    let done = part.instrument(span.span().clone()).await;
+    match done.as_ref().map(replay_in) {
+        Ok(Some(replay)) => replay.shown_in(span),
+        Ok(None) => {}
+        Err(error) => span.refused(error.kind()),
+    }
+    done
+}
+
 impl Replay {
+    /// Says in the operation's span that this outcome answers it.
+    pub(super) fn shown_in(&self, span: &OperationSpan) {
+        span.replayed(self.attempt, self.generation.get(), self.trace.as_deref().map(String::as_str));
+    }
+
     /// Returns the outcome that `record` has, with its decoded `response`.
     pub(super) fn of(record: &Record, is_failure: bool, response: Bytes) -> Self {
         Self {
@@ -88,10 +110,6 @@ impl Replay {
     /// The time until which the outcome is replayed. Executors may replay it for up to the skew margin longer.
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.expires_at
-    }
-
-    pub(super) fn trace(&self) -> Option<&str> {
-        self.trace.as_deref().map(String::as_str)
     }
 
     /// Deserializes the recorded result of `key`, and reports a result that can't be read.

@@ -16,7 +16,7 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Failure, Idempotency, Key,
+    Begun, Failure, Fingerprint, Idempotency, Key, Settled,
     lambda::batch::{KafkaRecord, SqsMessage},
     store::memory::MemoryStore,
 };
@@ -141,6 +141,32 @@ async fn consume(idempotency: &Idempotency) {
     worker.call(LambdaEvent::new(event, Context::default())).await.unwrap();
 }
 
+/// An operation that isn't a closure, its duplicate, and one that's released.
+async fn ship(idempotency: &Idempotency) {
+    let ship = idempotency.operation("ship").unwrap();
+    for key in [SECRET, SECRET, "another order"] {
+        let delivery = async {
+            let begun = ship.begin(Key::new(key).unwrap(), Fingerprint::of_bytes(b"1")).await.unwrap();
+            let Begun::Claimed(claim) = begun else { return };
+            if key == SECRET {
+                assert!(matches!(claim.complete("{}").await.unwrap(), Settled::Recorded));
+            } else {
+                claim.release().await.unwrap();
+            }
+        };
+        delivery.instrument(tracing::info_span!(parent: None, "delivery")).await;
+    }
+}
+
+/// Checks that `replay` has one link, to `run` in another trace.
+fn assert_linked(replay: &Value, run: &Value) {
+    assert_eq!(attribute(run, "generation"), attribute(replay, "generation"));
+    assert_ne!(run["traceId"], replay["traceId"]);
+    let links = replay["links"].as_array().unwrap();
+    assert_eq!(links.len(), 1);
+    assert_eq!((&links[0]["traceId"], &links[0]["spanId"]), (&run["traceId"], &run["spanId"]));
+}
+
 /// Checks that the guide draws what the receiver got. `ACCEPT=1` writes the drawing.
 fn assert_drawn(exported: &Exported, run: &Value, replay: &Value) {
     let traces = ["the first delivery", "its duplicate"];
@@ -190,6 +216,7 @@ fn replay_links_to_run_of_its_answer() {
         pay(&idempotency, 1250).await;
         pay(&idempotency, 9900).await;
         work(&idempotency).await;
+        ship(&idempotency).await;
         consume(&idempotency).await;
     });
     provider.force_flush().unwrap();
@@ -199,13 +226,15 @@ fn replay_links_to_run_of_its_answer() {
     assert_eq!(ended(run), (json!("1"), json!("completed"), Value::Null));
     assert_eq!(ended(replay), (json!("1"), json!("replayed"), Value::Null));
     assert_eq!(ended(refused), (Value::Null, json!("refused"), json!("Mismatch")));
-    assert_eq!(attribute(run, "generation"), attribute(replay, "generation"));
-    assert_ne!(run["traceId"], replay["traceId"]);
-    let links = replay["links"].as_array().unwrap();
-    assert_eq!(links.len(), 1);
-    assert_eq!((&links[0]["traceId"], &links[0]["spanId"]), (&run["traceId"], &run["spanId"]));
+    assert_linked(replay, run);
     assert_eq!(exported.names[&text_of(&replay["parentSpanId"])], "delivery");
     assert_drawn(&exported, run, replay);
+
+    let [shipped, again, released] = exported.of_id("ship#")[..] else { panic!("{}", exported.text) };
+    assert_eq!(ended(shipped), (json!("1"), json!("completed"), Value::Null));
+    assert_eq!(ended(again), (json!("1"), json!("replayed"), Value::Null));
+    assert_eq!(ended(released), (json!("1"), json!("released"), Value::Null));
+    assert_linked(again, shipped);
 
     let records = exported.of_id("sqs");
     assert_eq!(records.len(), 10, "{}", exported.text);
