@@ -57,7 +57,7 @@ impl Function {
     }
 
     /// Builds the binary `name` of the workspace, and shows cargo's progress. `choice` has further arguments
-    /// for cargo, such as the package or the profile.
+    /// for cargo, such as the profile.
     pub async fn build(workspace: &Path, name: &str, choice: &[&str]) -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);

@@ -328,8 +328,7 @@ async fn behind_layer(function: Function, layer: Option<&Path>) -> Result<Functi
         ));
     }
     eprintln!("Building the layer: cargo build --bin idempotency-extension");
-    let package = ["--package", "lambda-idempotency-layer"];
-    let built = Function::build(&workspace(), "idempotency-extension", &package).await?;
+    let built = Function::build(&workspace(), "idempotency-extension", &[]).await?;
     Ok(function.behind(built.program(), settings))
 }
 

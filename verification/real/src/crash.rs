@@ -72,6 +72,5 @@ pub async fn build_function() -> Result<Function> {
     // Cargo names the folder after the profile. Only the profile `dev` is in a folder with another name: `debug`.
     let folder = program.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     let profile = folder.filter(|name| *name != "debug").unwrap_or("dev");
-    let choice = ["--package", env!("CARGO_PKG_NAME"), "--profile", profile];
-    Function::build(&workspace, job::FUNCTION, &choice).await
+    Function::build(&workspace, job::FUNCTION, &["--profile", profile]).await
 }
