@@ -78,8 +78,11 @@ pub(crate) async fn kafka(protection: &Arc<Protection>, event: &Arc<Event>) -> A
         .kafka(key, move |record: KafkaRecord| run(Arc::clone(&function), handed(record.raw(), &function)));
     // The layer itself fails the invocation, with the function's own error if there is one.
     let batch = batch.partial_answers();
-    let in_order = mode(protection) == BatchMode::Each && !protection.rules.is_kafka_queue;
-    let batch = if in_order { batch } else { batch.unordered() };
+    let batch = match mode(protection) {
+        _ if protection.rules.is_kafka_queue => batch.unordered(),
+        BatchMode::Each => batch,
+        BatchMode::Whole => batch.together(),
+    };
     handle(protection, event, &together, batch, Kind::Kafka).await
 }
 
@@ -161,7 +164,7 @@ where
         .required(!rules.passes_unkeyed.unwrap_or(false))
         .acknowledge_permanent_failures(rules.acknowledges_failures)
         .concurrency(concurrency)
-        .on_progress(move |records| progress.in_flight(records));
+        .on_progress(move |records, returned| progress.in_flight(records, returned));
     let batch = match &rules.source_name {
         Some(name) => batch.source_name(Arc::clone(name)),
         None => batch,

@@ -332,8 +332,11 @@ pub struct Batch<R> {
     /// Replaces the source's ARN in the scope.
     source_name: Option<Arc<str>>,
     visibility: Option<SharedVisibility>,
-    on_progress: Option<Arc<dyn Fn(usize) + Send + Sync>>,
+    on_progress: Option<Arc<ToldProgress>>,
 }
+
+/// Gets the number of records in flight, and the identifiers of those that will be redelivered.
+type ToldProgress = dyn Fn(usize, &[&str]) + Send + Sync;
 
 #[derive(Clone, Copy, Debug)]
 struct Choices {
@@ -341,6 +344,8 @@ struct Choices {
     required: bool,
     acknowledges_permanent_failures: bool,
     in_order: bool,
+    /// Whether the source may hand a record to several invocations at the same time.
+    is_queue: bool,
     fails_if_all_fail: bool,
     /// Whether a record to redeliver fails the invocation, since Lambda doesn't read the response.
     fails_whole: bool,
@@ -358,6 +363,7 @@ impl<R> Batch<R> {
             required: true,
             acknowledges_permanent_failures: false,
             in_order: false,
+            is_queue: false,
             fails_if_all_fail: false,
             fails_whole: false,
             reserve: RESERVE,
@@ -489,7 +495,11 @@ impl<R> Batch<R> {
     /// waiting as records are in flight, the handlers have all of these records, and no other record arrives before one
     /// of the calls returns. The records of one lane (for example a FIFO group, or a partition key
     /// [in order](Batch::in_order)) run one after the other, and count as one.
-    pub fn on_progress(mut self, call: impl Fn(usize) + Send + Sync + 'static) -> Self {
+    ///
+    /// The closure also gets the identifiers of the records that have ended since its last call and will be redelivered:
+    /// as the response lists them, and for Kafka as in `orders-0@15`. Handlers that collect a stream's records keep its
+    /// order by failing those behind one of these.
+    pub fn on_progress(mut self, call: impl Fn(usize, &[&str]) + Send + Sync + 'static) -> Self {
         self.on_progress = Some(Arc::new(call));
         self
     }
@@ -533,24 +543,6 @@ impl<R> Batch<R> {
     /// handler.
     pub fn reserve(mut self, time: Duration) -> Self {
         self.choices.reserve = time;
-        self
-    }
-}
-
-impl Batch<KinesisRecord> {
-    /// Runs the records of one partition key in order, one after the other. When a record fails, the later records of
-    /// its partition key are redelivered too. Default: records run independently.
-    pub fn in_order(mut self) -> Self {
-        self.choices.in_order = true;
-        self
-    }
-}
-
-impl Batch<DynamoDbRecord> {
-    /// Runs the changes of one item in order, one after the other. When a change fails, the later changes of its item
-    /// are redelivered too. Default: changes run independently.
-    pub fn in_order(mut self) -> Self {
-        self.choices.in_order = true;
         self
     }
 }

@@ -69,10 +69,14 @@ async fn progress_counts_records_in_flight() {
     let counts = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&counts);
     let worker = bench.worker(by_id).concurrency(NonZeroUsize::new(2).unwrap());
-    let worker = worker.on_progress(move |records| seen.lock().unwrap().push(records));
-    let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b"), Message::new("m3", "c")]);
-    assert_eq!(deliver(&worker, &batch).await, [""; 0]);
-    assert_eq!(*counts.lock().unwrap(), [2, 2, 1, 0]);
+    let worker = worker.on_progress(move |records, returned| {
+        seen.lock().unwrap().push((records, returned.join(" ")));
+    });
+    let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b"), Message::new("m3", "fail 1")]);
+    assert_eq!(deliver(&worker, &batch).await, ["m3"]);
+    let expected =
+        [(2, ""), (2, ""), (1, ""), (0, "m3")].map(|(records, returned)| (records, returned.to_owned()));
+    assert_eq!(*counts.lock().unwrap(), expected);
 }
 
 /// Order 17 in the queue `ship` and order 17 in the queue `cancel` are two operations, even in one event.

@@ -42,6 +42,8 @@ enum Fate {
     Done,
     /// The function reported this record, or an earlier one of the same stream, as failed.
     Failed,
+    /// An earlier record of the same stream will be redelivered, so the function mustn't get this one before it.
+    Behind,
     /// The function gave no answer.
     Missing(NoAnswer),
     /// The function reported an error for the whole event.
@@ -62,6 +64,8 @@ struct Waiting {
 struct State {
     /// The number of records that the library is claiming, running or settling.
     in_flight: usize,
+    /// The identifiers of the records that will be redelivered.
+    returned: HashSet<String>,
     waiting: Vec<Waiting>,
     /// The function's last error for a whole event.
     error: Option<(HeaderMap, Bytes)>,
@@ -129,9 +133,13 @@ impl Together {
         system_clock().sleep(COMPARED_WITHIN).await;
     }
 
-    /// Notes how many records are in flight.
-    pub(super) fn in_flight(self: &Arc<Self>, records: usize) {
-        self.state().in_flight = records;
+    /// Notes how many records are in flight, and which others will be redelivered.
+    pub(super) fn in_flight(self: &Arc<Self>, records: usize, returned: &[&str]) {
+        {
+            let mut state = self.state();
+            state.in_flight = records;
+            state.returned.extend(returned.iter().map(|&identifier| identifier.to_owned()));
+        }
         self.run_if_all_wait();
     }
 
@@ -157,6 +165,7 @@ impl Together {
         match fate {
             Some(Fate::Done) => Ok(()),
             Some(Fate::Failed) => Err(Failure::transient("the function reported the record as failed")),
+            Some(Fate::Behind) => Err(Failure::transient("an earlier record of its stream isn't done")),
             Some(Fate::Error { error_type, message, is_recorded: true }) => {
                 Err(Failure::permanent(error_type, message))
             }
@@ -168,17 +177,22 @@ impl Together {
 
     /// Calls the function if every record in flight is waiting for it.
     fn run_if_all_wait(self: &Arc<Self>) {
-        let mut waiting = {
+        let (waiting, behind) = {
             let mut state = self.state();
             // Drop records whose time is up: nothing waits for their outcome any more.
             state.waiting.retain(|waiting| !waiting.fate.is_closed());
             if state.waiting.is_empty() || state.waiting.len() < state.in_flight {
                 return;
             }
-            std::mem::take(&mut state.waiting)
+            let waiting = std::mem::take(&mut state.waiting);
+            self.split(waiting, &state.returned)
         };
-        let order: HashMap<String, usize> = self.order().into_iter().zip(0..).collect();
-        waiting.sort_by_key(|waiting| order.get(&waiting.record.identifier));
+        for waiting in behind {
+            let _ = waiting.fate.send(Fate::Behind);
+        }
+        if waiting.is_empty() {
+            return;
+        }
         let together = Arc::clone(self);
         let calling = async move {
             let (records, senders): (Vec<_>, Vec<_>) =
@@ -191,6 +205,30 @@ impl Together {
         };
         let calling = tokio::spawn(calling.in_current_span());
         self.state().calls.push(calling.abort_handle());
+    }
+
+    /// Splits the records into those that the function gets, in the event's order, and those of a stream that are
+    /// behind a `returned` one.
+    fn split(&self, waiting: Vec<Waiting>, returned: &HashSet<String>) -> (Vec<Waiting>, Vec<Waiting>) {
+        let order = self.order();
+        let places: HashMap<&str, usize> = order.iter().map(String::as_str).zip(0..).collect();
+        let place = |waiting: &Waiting| places.get(waiting.record.identifier.as_str()).copied();
+        let mut waiting = waiting;
+        waiting.sort_by_key(place);
+        if !self.is_stream() || self.protection.rules.settings.mode != Mode::Enforce {
+            return (waiting, Vec::new());
+        }
+        // The first of each shard.
+        let mut first_returned = HashMap::new();
+        for (identifier, place) in
+            order.iter().zip(0..).filter(|(identifier, _)| returned.contains(*identifier))
+        {
+            first_returned.entry(shard(identifier)).or_insert(place);
+        }
+        waiting.into_iter().partition(|waiting| {
+            let first = first_returned.get(&shard(&waiting.record.identifier)).copied();
+            first.is_none_or(|first| place(waiting) < Some(first))
+        })
     }
 
     /// Whether the function gets the original event once, for all its records. In shadow mode it does, since the
@@ -303,16 +341,14 @@ impl Together {
             return all(Fate::Failed);
         };
         let (is_stream, mut behind) = (self.is_stream(), HashSet::new());
-        // A stream's batch is of one shard, but Kafka's has several partitions.
-        let shard = |id: &String| id.rsplit_once('@').map(|(partition, _)| partition.to_owned());
-        let fate = |id: &String| {
+        let fates = identifiers.iter().map(|id| {
             let is_failed = failed.contains(id);
             if is_failed && is_stream {
                 behind.insert(shard(id));
             }
             if is_failed || behind.contains(&shard(id)) { Fate::Failed } else { Fate::Done }
-        };
-        identifiers.iter().map(fate).collect()
+        });
+        fates.collect()
     }
 
     /// Whether Lambda reads the batch from a stream. If so, it redelivers the first failed record and all later ones.
@@ -320,6 +356,11 @@ impl Together {
         let rules = &self.protection.rules;
         !self.is_piped() && !rules.is_kafka_queue && self.event.kind_or(rules.kind) != Kind::Sqs
     }
+}
+
+/// The part of the batch whose order counts: for Kafka the record's partition. A stream's batch is of one shard.
+fn shard(identifier: &str) -> Option<&str> {
+    identifier.rsplit_once('@').map(|(partition, _)| partition)
 }
 
 /// The records that the function's response reports as failed. `None` if all records count as failed.

@@ -13,6 +13,7 @@ mod encryption;
 mod events;
 mod http_events;
 mod jwt;
+mod kafka;
 mod logs;
 mod memory;
 mod messages;

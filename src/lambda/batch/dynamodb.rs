@@ -5,7 +5,10 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::record::{Reading, Record, Way, lacks, malformed};
+use super::{
+    Batch,
+    record::{Reading, Record, Way, lacks, malformed},
+};
 use crate::{
     error::Error,
     fingerprint::Fingerprint,
@@ -95,6 +98,15 @@ impl DynamoDbRecord {
     /// The whole record as Lambda delivered it, for example to read it into a type of `aws_lambda_events`.
     pub fn raw(&self) -> &RawValue {
         &self.raw
+    }
+}
+
+impl Batch<DynamoDbRecord> {
+    /// Runs the changes of one item in order, one after the other. When a change fails, the later changes of its item
+    /// are redelivered too. Default: changes run independently.
+    pub fn in_order(mut self) -> Self {
+        self.choices.in_order = true;
+        self
     }
 }
 

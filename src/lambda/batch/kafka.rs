@@ -201,7 +201,16 @@ impl Batch<KafkaRecord> {
     /// As in an SQS queue, a record's lease isn't short as described [for streams](crate::lambda::batch#a-crash), but
     /// lasts until the deadline: Kafka may give a record to another consumer at any time, when the group's acquisition lock
     /// (`share.record.lock.duration.ms`) has expired.
-    pub fn unordered(mut self) -> Self {
+    pub fn unordered(self) -> Self {
+        let mut batch = self.together();
+        batch.choices.is_queue = true;
+        batch
+    }
+
+    /// Claims all records of a partition at the same time, in stream mode, for handlers that
+    /// [collect](Batch::on_progress) them. **The handlers must keep the order**: the library doesn't. The leases are short, as
+    /// [for streams](crate::lambda::batch#a-crash).
+    pub fn together(mut self) -> Self {
         self.choices.in_order = false;
         self
     }

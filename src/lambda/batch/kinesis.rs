@@ -6,7 +6,10 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::record::{self, Reading, Record, Way, lacks, malformed};
+use super::{
+    Batch,
+    record::{self, Reading, Record, Way, lacks, malformed},
+};
 use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
@@ -107,6 +110,15 @@ impl KinesisRecord {
     /// The whole record, as Lambda delivered it.
     pub fn raw(&self) -> &RawValue {
         &self.raw
+    }
+}
+
+impl Batch<KinesisRecord> {
+    /// Runs the records of one partition key in order, one after the other. When a record fails, the later records of
+    /// its partition key are redelivered too. Default: records run independently.
+    pub fn in_order(mut self) -> Self {
+        self.choices.in_order = true;
+        self
     }
 }
 

@@ -102,6 +102,8 @@ struct Delivery<'b, R> {
     handlers: Handlers,
     /// How each record ended, by its place in the batch. `None` means that the record hasn't ended.
     fates: Mutex<Vec<Option<Fate>>>,
+    /// The places of the records to redeliver of which the batch's `on_progress` doesn't know yet.
+    untold: Mutex<Vec<usize>>,
 }
 
 impl<R: Record> Batch<R> {
@@ -121,11 +123,21 @@ impl<R: Record> Batch<R> {
             Some(length) => invocation.with_short_leases(length),
             None => invocation,
         };
-        let fates = Mutex::new(vec![None; records.len()]);
+        let (fates, untold) = (Mutex::new(vec![None; records.len()]), Mutex::default());
         let handlers = Handlers::default();
         let kept = Mutex::new(kept);
-        let delivery =
-            Delivery { batch: self, driver, records, way, planned, kept, invocation, handlers, fates };
+        let delivery = Delivery {
+            batch: self,
+            driver,
+            records,
+            way,
+            planned,
+            kept,
+            invocation,
+            handlers,
+            fates,
+            untold,
+        };
         delivery.run(lanes).await;
         delivery.hide().await;
         delivery.answer()
@@ -135,7 +147,7 @@ impl<R: Record> Batch<R> {
     /// nothing.
     fn short_lease(&self) -> Option<Duration> {
         let settings = self.idempotency.settings();
-        let is_stream = R::IS_STREAM || R::IS_PARTITIONED && self.choices.in_order;
+        let is_stream = R::IS_STREAM || R::IS_PARTITIONED && !self.choices.is_queue;
         let is_short = is_stream && settings.execution == Execution::AtLeastOnce;
         is_short.then(|| STREAM_LEASE.max(settings.lease_grace.saturating_mul(3)))
     }
@@ -149,12 +161,11 @@ impl<R: Record> Delivery<'_, R> {
         let width = self.batch.choices.concurrency.get();
         let mut running: FuturesUnordered<_> =
             waiting.by_ref().take(width).map(|lane| self.lane(lane)).collect();
-        let in_flight = |lanes: usize| self.batch.on_progress.iter().for_each(|call| call(lanes));
-        in_flight(running.len());
+        self.progressed(running.len());
         let all = async {
             while running.next().await.is_some() {
                 running.extend(waiting.next().map(|lane| self.lane(lane)));
-                in_flight(running.len());
+                self.progressed(running.len());
             }
         };
         // A record that's still running when the response is due has no fate. `answer` then decides the fate.
@@ -201,9 +212,20 @@ impl<R: Record> Delivery<'_, R> {
         }
     }
 
+    /// Tells the batch's `on_progress` how many lanes are running, and which records will be redelivered.
+    fn progressed(&self, lanes: usize) {
+        let Some(call) = &self.batch.on_progress else { return };
+        let places = std::mem::take(&mut *self.untold.lock().unwrap_or_else(PoisonError::into_inner));
+        let planned = places.into_iter().filter_map(|place| self.planned.get(place));
+        call(lanes, &planned.map(|planned| planned.identifier.as_str()).collect::<Vec<_>>());
+    }
+
     fn ended(&self, place: usize, fate: Fate) {
         if let Fate::Returned(reason) = &fate {
             self.tell(place, reason);
+            if self.batch.on_progress.is_some() {
+                self.untold.lock().unwrap_or_else(PoisonError::into_inner).push(place);
+            }
         }
         if let Some(slot) = self.fates.lock().unwrap_or_else(PoisonError::into_inner).get_mut(place) {
             *slot = Some(fate);
