@@ -237,18 +237,23 @@ impl Claim {
         self.record(Verdict::Release { interrupted: false }).await.map(|_| ())
     }
 
+    /// The outcome's name in the operation's span, if this verdict is recorded.
+    pub(super) fn outcome_of(&self, verdict: &Verdict) -> &'static str {
+        if self.is_unenforced() { "unenforced" } else { verdict.name() }
+    }
+
     /// Settles the claim in the operation's span.
     async fn record(mut self, verdict: Verdict) -> Result<Settled, Error> {
         let span = self.driver.span.clone();
-        let name = if self.is_unenforced() { "unenforced" } else { verdict.name() };
-        let settled = in_span(&span, self.settle_alone(verdict), Settled::superseding).await;
+        let name = self.outcome_of(&verdict);
+        let settled = in_span(&span, self.settle_within_span(verdict), Settled::superseding).await;
         if let Ok(Settled::Recorded) = settled {
             span.ended(name);
         }
         settled
     }
 
-    async fn settle_alone(&mut self, verdict: Verdict) -> Result<Settled, Error> {
+    async fn settle_within_span(&mut self, verdict: Verdict) -> Result<Settled, Error> {
         let is_released = verdict.is_without_outcome();
         match self.settle(verdict).await {
             Ending { end: End::Recorded, .. } => Ok(Settled::Recorded),

@@ -3,6 +3,7 @@
 use std::{any::Any, error::Error as StdError, fmt};
 
 use bytes::Bytes;
+use tracing::Instrument as _;
 
 use crate::{
     error::{Error, ErrorKind},
@@ -139,8 +140,26 @@ impl Claim {
     /// Dropping the future leaves everything written, nothing written, or the transaction still on its way. If nothing
     /// is written, the claim is like one that was dropped.
     pub async fn commit<W: Any + Send + Sync>(
-        mut self,
+        self,
         response: impl Into<Bytes>,
+        writes: W,
+    ) -> Result<Settled, NotCommitted> {
+        let (span, verdict) = (self.driver().span.clone(), Verdict::complete(response));
+        let name = self.outcome_of(&verdict);
+        let committing = self.commit_within_span(verdict, writes);
+        let committed = committing.instrument(span.span().clone()).await;
+        match &committed {
+            Ok(Settled::Recorded) => span.ended(name),
+            Ok(Settled::Superseded(replay)) => replay.shown_in(&span),
+            Err(NotCommitted { error, claim: None, .. }) => span.refused(error.kind()),
+            Err(NotCommitted { claim: Some(_), .. }) => {}
+        }
+        committed
+    }
+
+    async fn commit_within_span<W: Any + Send + Sync>(
+        mut self,
+        verdict: Verdict,
         writes: W,
     ) -> Result<Settled, NotCommitted> {
         let store = self.driver().store();
@@ -153,17 +172,13 @@ impl Claim {
             let error = declined(self.key(), Decline::Store(StoreErrorKind::Rejected), Some(wrong), false);
             return Err(NotCommitted { error, claim: Some(Box::new(self)), details: None });
         }
-        let verdict = Verdict::complete(response);
         let ending = match self.settle_with(verdict, &writes).await {
             Ok(ending) => ending,
             Err(Declined { why, details, store_error, is_in_doubt }) => {
                 let error = declined(self.key(), why, store_error, is_in_doubt);
                 observe::not_committed(self.key(), &error, is_in_doubt);
-                return Err(NotCommitted {
-                    error,
-                    claim: Some(Box::new(self)),
-                    details: details.map(Details),
-                });
+                let details = details.map(Details);
+                return Err(NotCommitted { error, claim: Some(Box::new(self)), details });
             }
         };
         let (key, driver) = (self.key(), self.driver());

@@ -250,8 +250,8 @@ pub struct Record {
     /// The id of the invocation that made the claim, for searching the logs. No rule reads it.
     pub request_id: Option<Arc<str>>,
     /// The trace of the run under that claim, such as a W3C `traceparent` or an X-Ray trace id. So a replay can be linked
-    /// to the run that made its answer. No rule reads it, and this version of the library writes none. The type is
-    /// `Arc<String>` because it's small: a record is part of many futures.
+    /// to the run that made its answer. No rule reads it. The type is `Arc<String>` because it's small: a record is part of
+    /// many futures.
     pub trace: Option<Arc<String>>,
     /// The state, with its data.
     pub state: State,

@@ -5,7 +5,8 @@
 //!
 //! - the span continues the trace that came with the event: `traceparent` or `X-Amzn-Trace-Id` of an HTTP request,
 //!   `traceparent` or `AWSTraceHeader` of an SQS message, `traceparent` of a Kafka record, and for other events the
-//!   invocation's own. If the surrounding span is in another trace, the operation's span links to it;
+//!   invocation's own. If the surrounding span is in another trace, the operation's span links to it. A trace that its
+//!   sender didn't sample is only linked to: otherwise whoever sends the event could switch the operation's span off;
 //! - a sampled run's trace is kept in its record, and **a replay's span links to the span of the run that made its answer**,
 //!   in whichever process that was.
 //!
@@ -66,6 +67,10 @@ fn continues(span: &Span, header: &str) {
     let incoming = named(header);
     let surrounding = Span::current().context().span().span_context().clone();
     if !incoming.is_valid() || incoming.trace_id() == surrounding.trace_id() {
+        return;
+    }
+    if !incoming.is_sampled() && surrounding.is_valid() {
+        span.add_link(incoming);
         return;
     }
     // It fails without a layer of OpenTelemetry, and then there's nothing to do.

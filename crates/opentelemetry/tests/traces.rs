@@ -15,13 +15,14 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use lambda_http::tower::Layer as _;
 use lambda_idempotency::{
-    Begun, Failure, Fingerprint, Idempotency, Key, Settled,
+    Begun, Failure, Fingerprint, Idempotency, Key, KeyFields, Settled,
     lambda::batch::{KafkaRecord, SqsMessage},
     store::memory::MemoryStore,
 };
 use lambda_idempotency_testing::drawing::{Event, Part, Tone, svg};
-use lambda_runtime::{Context, LambdaEvent, Service as _};
+use lambda_runtime::{Context, LambdaEvent, Service as _, service_fn};
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::trace::SdkTracerProvider;
@@ -151,10 +152,46 @@ async fn ship(idempotency: &Idempotency) {
             if key == SECRET {
                 assert!(matches!(claim.complete("{}").await.unwrap(), Settled::Recorded));
             } else {
-                claim.release().await.unwrap();
+                // The memory store has no transactions, so the claim is still held.
+                claim.commit("{}", ()).await.unwrap_err().into_claim().unwrap().release().await.unwrap();
             }
         };
         delivery.instrument(tracing::info_span!(parent: None, "delivery")).await;
+    }
+}
+
+/// A header that names the sender's trace, with whether the sender samples the trace.
+fn received() -> [(&'static str, String, bool); 4] {
+    let (root, tail) = SENT.split_at(8);
+    let xray = |flag| format!("Root=1-{root}-{tail};Parent={SENDER};Sampled={flag}");
+    [
+        ("traceparent", format!("00-{SENT}-{SENDER}-01"), true),
+        ("traceparent", format!("00-{SENT}-{SENDER}-00"), false),
+        ("x-amzn-trace-id", xray(1), true),
+        ("x-amzn-trace-id", xray(0), false),
+    ]
+}
+
+/// An HTTP request with each header, and an event in an invocation with each header of X-Ray.
+async fn receive() {
+    for (nth, (name, header, _)) in received().into_iter().enumerate() {
+        let idempotency = Idempotency::builder(MemoryStore::new()).function(format!("received-{nth}"));
+        let idempotency = idempotency.build().unwrap();
+        let delivery = || tracing::info_span!(parent: None, "delivery");
+        let request =
+            lambda_http::http::Request::post("/").header("idempotency-key", "k").header(name, &header);
+        let paid = service_fn(async |_: lambda_http::Request| Ok::<_, Infallible>("paid"));
+        let paying = idempotency.http().layer(paid).call(request.body(lambda_http::Body::Empty).unwrap());
+        assert_eq!(paying.instrument(delivery()).await.unwrap().status(), 200);
+        if name == "traceparent" {
+            continue;
+        }
+        let mut context = Context::default();
+        context.xray_trace_id = Some(header);
+        let event = serde_json::value::to_raw_value(&json!({ "id": 1 })).unwrap();
+        let shipped = service_fn(async |_: LambdaEvent<Value>| Ok::<_, lambda_runtime::Error>(json!({})));
+        let mut ship = idempotency.events_by(KeyFields::new(["/id"]).unwrap()).layer(shipped);
+        ship.call(LambdaEvent::new(event, context)).instrument(delivery()).await.unwrap();
     }
 }
 
@@ -217,6 +254,7 @@ fn replay_links_to_run_of_its_answer() {
         pay(&idempotency, 9900).await;
         work(&idempotency).await;
         ship(&idempotency).await;
+        receive().await;
         consume(&idempotency).await;
     });
     provider.force_flush().unwrap();
@@ -235,6 +273,20 @@ fn replay_links_to_run_of_its_answer() {
     assert_eq!(ended(again), (json!("1"), json!("replayed"), Value::Null));
     assert_eq!(ended(released), (json!("1"), json!("released"), Value::Null));
     assert_linked(again, shipped);
+
+    for (nth, (name, header, is_sampled)) in received().into_iter().enumerate() {
+        let spans = exported.of_id(&format!("received-{nth}"));
+        assert_eq!(spans.len(), if name == "traceparent" { 1 } else { 2 }, "{header}: {}", exported.text);
+        for span in spans {
+            let parent = exported.names.get(&text_of(&span["parentSpanId"])).map(String::as_str);
+            let links = span["links"].as_array().map_or(&[][..], Vec::as_slice);
+            let is_linked = links.iter().any(|link| link["traceId"] == SENT);
+            let is_continued = span["traceId"] == SENT && span["parentSpanId"] == SENDER;
+            // Otherwise a sender could switch the span off.
+            let expected = if is_sampled { (true, None, false) } else { (false, Some("delivery"), true) };
+            assert_eq!((is_continued, parent, is_linked), expected, "{header}");
+        }
+    }
 
     let records = exported.of_id("sqs");
     assert_eq!(records.len(), 10, "{}", exported.text);
