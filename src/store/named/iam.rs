@@ -36,6 +36,12 @@ const VALID_FOR: Duration = Duration::from_secs(900);
 const VALUES: &str = "use iam=rds for PostgreSQL, and iam=elasticache:NAME, iam=elasticache-serverless:NAME or iam=memorydb:NAME \
                       for Redis";
 
+const PLAIN: &str = "whose token mustn't be sent in plaintext: use TLS (rediss://, or sslmode=require)";
+const ONE_HOST: &str =
+    "so it needs one host in front of its path, with the port if it isn't 5432: the token has both";
+const NO_PASSWORD: &str =
+    "so it needs a user name in front of its host, and no password: the role's token is the password";
+
 /// Who signs in where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SignIn {
@@ -73,26 +79,52 @@ pub(super) fn taken<'u>(what: &str, url: &'u str) -> Result<(Cow<'u, str>, Optio
     }
     let (user, place) = rest.rsplit_once('@').unwrap_or(("", rest));
     if user.is_empty() || user.contains(':') {
-        return Err(wrong("so it needs a user name, and no password: the role's token is the password"));
+        return Err(wrong(NO_PASSWORD));
     }
+    let mut others: Vec<_> = query.split('&').filter(|pair| !is_iam(pair)).collect();
     let is_plain = matches!(scheme, "redis" | "valkey" | "redis-cluster" | "valkey-cluster");
-    if is_plain || query.split('&').any(|pair| pair == "sslmode=disable") {
-        return Err(wrong(
-            "whose token mustn't be sent in plaintext: use TLS (rediss://, or sslmode=require)",
-        ));
+    if is_plain {
+        return Err(wrong(PLAIN));
     }
-    let host = place.split('/').next().unwrap_or_default();
-    let host = match is_postgres {
-        false => name.to_owned(),
-        true if host.contains(',') => return Err(wrong("so it needs one host, whose name the token has")),
-        true if host.contains(':') => host.to_owned(),
-        true => format!("{host}:5432"),
+    let host = if is_postgres {
+        match unfit(&others)? {
+            Some(why) => return Err(wrong(why)),
+            // The default for a server on loopback, such as the end of a tunnel, is no TLS.
+            None if !others.iter().any(|pair| pair.starts_with("sslmode=")) => others.push("sslmode=require"),
+            None => {}
+        }
+        server(place.split('/').next().unwrap_or_default()).ok_or_else(|| wrong(ONE_HOST))?
+    } else {
+        name.to_owned()
     };
-    let others: Vec<_> = query.split('&').filter(|pair| !is_iam(pair)).collect();
     let mark = if others.is_empty() { "" } else { "?" };
     let credentials = if is_postgres { format!("{user}@") } else { String::new() };
     let rest = format!("{scheme}://{credentials}{place}{mark}{}", others.join("&"));
     Ok((rest.into(), Some(SignIn { user: decoded("user", user)?, service, host, is_serverless })))
+}
+
+/// Says why parameters of a PostgreSQL URL don't fit a token.
+fn unfit(parameters: &[&str]) -> Result<Option<&'static str>, Error> {
+    for pair in parameters {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match &*decoded("a parameter's name", name)? {
+            "host" | "hostaddr" | "port" => return Ok(Some(ONE_HOST)),
+            "user" | "password" => return Ok(Some(NO_PASSWORD)),
+            "sslmode" if !matches!(&*decoded(name, value)?, "require" | "verify-ca" | "verify-full") => {
+                return Ok(Some(PLAIN));
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the server's host with its port, as the token names it. `None` if it isn't one host.
+fn server(host: &str) -> Option<String> {
+    // The colons of an IPv6 address are in brackets.
+    let (name, port) =
+        host.rsplit_once(':').filter(|(_, port)| !port.contains(']')).unwrap_or((host, "5432"));
+    (!name.is_empty() && !name.contains(',')).then(|| format!("{name}:{port}"))
 }
 
 /// A store whose builder can get its passwords from IAM.
@@ -246,6 +278,18 @@ mod tests {
             sign_in("postgres://us%40er@db.internal/shop?table=t&iam=rds&sslmode=require").unwrap();
         assert_eq!(rest, "postgres://us%40er@db.internal/shop?table=t&sslmode=require");
         assert_eq!((of_user.user.as_str(), of_user.host.as_str()), ("us@er", "db.internal:5432"));
+        for (url, rest, host) in [
+            ("postgres://a@h:6/d?iam=rds", "postgres://a@h:6/d?sslmode=require", "h:6"),
+            ("postgres://a@[::1]/d?iam=rds", "postgres://a@[::1]/d?sslmode=require", "[::1]:5432"),
+            (
+                "postgres://a@[::1]:6?iam=rds&sslmode=verify%2Dfull",
+                "postgres://a@[::1]:6?sslmode=verify%2Dfull",
+                "[::1]:6",
+            ),
+        ] {
+            let signed = sign_in(url).unwrap();
+            assert_eq!((signed.0.as_str(), signed.1.host.as_str()), (rest, host), "{url}");
+        }
         let (rest, _) = sign_in("rediss://app@cache?iam=memorydb:c&prefix=p").unwrap();
         assert_eq!(rest, "rediss://cache?prefix=p");
         for plain in ["memory:", "redis://h", "postgres://u:p@h/d?table=iam", "dynamodb://t?region=iam"] {
@@ -260,7 +304,15 @@ mod tests {
             ("postgres://h/d?iam=rds", "needs a user name"),
             ("postgres://app:secret@h/d?iam=rds", "no password"),
             ("postgres://app@h,i/d?iam=rds", "one host"),
+            ("postgres://app@/d?iam=rds", "one host"),
+            ("postgres://app@/d?host=h&iam=rds", "one host"),
+            ("postgres://app@h/d?port=6&iam=rds", "one host"),
+            ("postgres://app@h/d?h%6fst=i&iam=rds", "one host"),
+            ("postgres://app@h/d?user=other&iam=rds", "no password"),
             ("postgres://app@h/d?iam=rds&sslmode=disable", "plaintext"),
+            ("postgres://app@h/d?iam=rds&sslmode=prefer", "plaintext"),
+            ("postgres://app@h/d?iam=rds&sslmode=d%69sable", "plaintext"),
+            ("postgres://app@h/d?iam=rds&s%73lmode=disable", "plaintext"),
             ("redis://app@h?iam=memorydb:c", "plaintext"),
         ] {
             let error = sign_in(url).unwrap_err();
