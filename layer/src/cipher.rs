@@ -74,7 +74,8 @@ impl fmt::Debug for Kms {
 
 impl Kms {
     /// A cipher with this KMS key: its id, its ARN, or the name or ARN of an alias. Draws a data key, to find a wrong
-    /// key or a missing permission during the init. The data key isn't used: a snapshot of SnapStart would contain it.
+    /// key or a missing permission during the init. The data key isn't used. If Lambda takes a snapshot of this process,
+    /// none is drawn: the snapshot would have an open connection, and the state of the random generator.
     ///
     /// # Errors
     ///
@@ -96,6 +97,9 @@ impl Kms {
             current: tokio::sync::Mutex::default(),
             kept: Mutex::default(),
         };
+        if env::var("AWS_LAMBDA_INITIALIZATION_TYPE").is_ok_and(|kind| kind == "snap-start") {
+            return Ok(kms);
+        }
         match kms.draw().await {
             Err(error) if error.kind() != StoreErrorKind::Unavailable => {
                 Err(format!("IDEMPOTENCY_CIPHER: {}", with_causes(&error)))
