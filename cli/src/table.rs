@@ -95,6 +95,7 @@ async fn create(shared: &Shared) -> Result<ExitCode> {
             return Err(Problem::new(format!("{}{fix}", Problem::of(&error))));
         }
     };
+    let healthy = healthy(&store, before.as_deref().unwrap_or_default());
     // `None`: it's unknown what was changed.
     let changed: Option<Vec<String>> = match before {
         _ if is_new => Some(vec!["the table was created".to_owned()]),
@@ -105,7 +106,6 @@ async fn create(shared: &Shared) -> Result<ExitCode> {
             .ok()
             .map(|left| before.iter().filter(|problem| !left.contains(problem)).map(change).collect()),
     };
-    let healthy = healthy(&store);
     let table = name(&store);
     if *json {
         words::print_json(&json!({ "table": table, "created": is_new, "changed": changed }))?;
@@ -178,8 +178,11 @@ fn name(store: &OpenStore) -> String {
     }
 }
 
-const fn healthy(store: &OpenStore) -> &'static Healthy {
+fn healthy(store: &OpenStore, problems: &[TableProblem]) -> &'static Healthy {
+    let has_no_ttl =
+        problems.iter().any(|problem| matches!(problem, TableProblem::StronglyConsistent { .. }));
     match store {
+        OpenStore::DynamoDb(_) if has_no_ttl => &HEALTHY_WITHOUT_TTL,
         OpenStore::DynamoDb(_) => &HEALTHY_IN_DYNAMODB,
         OpenStore::Postgres(_) => &HEALTHY_IN_POSTGRES,
         OpenStore::Redis(_) => &HEALTHY_IN_REDIS,
@@ -197,8 +200,9 @@ async fn check(CheckArguments { writer_region, shared }: &CheckArguments) -> Res
             fix: fix(&problem, &store, arguments),
         },
     };
-    let findings: Vec<Finding> = problems(&store).await?.into_iter().map(finding).collect();
-    let (name, healthy) = (name(&store), healthy(&store));
+    let problems = problems(&store).await?;
+    let (name, healthy) = (name(&store), healthy(&store, &problems));
+    let findings: Vec<Finding> = problems.into_iter().map(finding).collect();
     let is_ok = findings.iter().all(|finding| finding.is_note);
     if *json {
         let problems: Vec<_> = findings
@@ -261,6 +265,8 @@ const HEALTHY_IN_DYNAMODB: Healthy = Healthy {
     when_new: "it's billed on demand, and TTL is on",
     when_there: "its key is right, and TTL is on",
 };
+/// A global table with strong consistency can't have a TTL.
+const HEALTHY_WITHOUT_TTL: Healthy = Healthy { when_there: "its key is right", ..HEALTHY_IN_DYNAMODB };
 const HEALTHY_IN_POSTGRES: Healthy = Healthy {
     what: "table",
     when_new: "with an index for `idempotency sweep`",

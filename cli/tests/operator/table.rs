@@ -146,6 +146,13 @@ async fn only_a_declared_writer_region_is_accepted() {
         ),
         (&eventual, &["--writer-region", "eu-west-1"], 0, "note: the table is replicated to us-east-1"),
         (
+            &eventual,
+            &["--writer-region", "eu-west-1"],
+            0,
+            "`orders` is ok: its key is right, and TTL is on\n",
+        ),
+        (&strong, &[], 0, "`orders` is ok: its key is right\n"),
+        (
             &strong,
             &[],
             0,

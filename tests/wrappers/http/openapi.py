@@ -2,8 +2,8 @@
 
     python3 openapi.py DOCUMENT ANSWERS
 
-ANSWERS is JSON: `codes` has each problem's code with its status, and `answers` is a list of [name, status, {header:
-value}, body]. Prints each fault, and exits with 1 if there's any.
+ANSWERS is JSON: `codes` has each problem's code with its status, `keys` is a list of [header's text, whether it's accepted],
+and `answers` is a list of [name, status, {header: value}, body]. Prints each fault, and exits with 1 if there's any.
 """
 
 import json
@@ -34,22 +34,12 @@ def wrong(value, schema):
 
 
 operation = document["paths"]["/payments"]["post"]
-key = resolved(operation["parameters"][0])
-for text, is_valid in [
-    ("order-17", True),
-    ('"order-17"', True),
-    ('"order 17"', True),
-    ("", False),
-    ("order 17", False),
-    ("a,b", False),
-    ('"open', False),
-    ("x" * 255, True),
-    ("x" * 258, False),
-]:
-    if bool(wrong(text, key["schema"])) == is_valid:
-        faults.append(f"the key {text!r}: valid is {not is_valid}")
-
 told = json.load(open(sys.argv[2]))
+key = resolved(operation["parameters"][0])
+for text, is_accepted in told["keys"]:
+    if bool(wrong(text, key["schema"])) == is_accepted:
+        faults.append(f"the key {text!r}: accepted is {is_accepted}")
+
 codes = {}
 for status, response in operation["responses"].items():
     problem = resolved(response)["content"].get("application/problem+json")

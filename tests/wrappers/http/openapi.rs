@@ -73,13 +73,35 @@ async fn answers() -> Vec<Value> {
     told_all
 }
 
+/// Texts of the header, each with whether the layer accepts it as a key.
+async fn keys() -> Vec<(String, bool)> {
+    let (runs, mut told) = (Runs::default(), Vec::new());
+    let required = idempotency().http().required(true).layer(handler(&runs));
+    let quoted = |text: &str| format!("\"{text}\"");
+    let mut texts: Vec<String> =
+        ["k", "", "a b", "a,b", "a;b", "a\\b", "\"open", "\"", "\"\"", "a\"b", "'k'"]
+            .map(str::to_owned)
+            .into();
+    texts.extend([255, 256, 257, 258].map(|length| "x".repeat(length)));
+    texts.extend([255, 256].map(|length| quoted(&"x".repeat(length))));
+    texts.extend([255, 256].map(|length| quoted(&"\\\"".repeat(length))));
+    texts.extend(["a b", "   ", " a", "a\"b", "a\\\"b", "a\\\\b", "a\\n", "a\\", "a,b;c"].map(quoted));
+    for text in texts {
+        let request = lambda_http::http::Request::post("/payments").header("idempotency-key", &text);
+        let answer = answered(&required, request.body(Body::Empty).unwrap()).await;
+        told.push((text, answer.status() != 400));
+    }
+    told
+}
+
 /// Returns what the check of this document and these answers prints. `None` if the validator isn't installed.
-fn checked(document: &Path, answers: &[Value]) -> Option<String> {
+fn checked(document: &Path, keys: &[(String, bool)], answers: &[Value]) -> Option<String> {
     let python = testkit::tools::python()?;
     let file = std::env::temp_dir().join(format!("openapi-answers-{}.json", std::process::id()));
     let codes: std::collections::BTreeMap<_, _> =
         ProblemKind::ALL.iter().map(|kind| (kind.code(), kind.status().as_str().to_owned())).collect();
-    std::fs::write(&file, json!({ "codes": codes, "answers": answers }).to_string()).unwrap();
+    let told = json!({ "codes": codes, "keys": keys, "answers": answers });
+    std::fs::write(&file, told.to_string()).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wrappers/http/openapi.py");
     let checked = Command::new(python).arg(script).arg(document).arg(&file).output().unwrap();
     std::fs::remove_file(file).unwrap();
@@ -90,13 +112,14 @@ fn checked(document: &Path, answers: &[Value]) -> Option<String> {
 #[tokio::test]
 async fn answers_are_as_openapi_says() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/guide/openapi.yaml");
-    let answers = answers().await;
-    let Some(faults) = checked(&document, &answers) else { return };
+    let (keys, answers) = (keys().await, answers().await);
+    let Some(faults) = checked(&document, &keys, &answers) else { return };
     assert_eq!(faults, "");
 
     // The check finds a fault of each kind.
     let text = std::fs::read_to_string(&document).unwrap();
     for (part, broken, fault) in [
+        ("{1,255}\"|", "+\"|", "': accepted is False"),
         ("operationId: createPayment", "operationId: [1]", "the document: "),
         ("enum: [in-progress,", "enum: [", "in progress: 'in-progress' is not one of"),
         ("const: \"true\"", "const: \"false\"", "replay: idempotent-replayed: 'false' was expected"),
@@ -109,7 +132,7 @@ async fn answers_are_as_openapi_says() {
         assert!(text.contains(part), "{part}");
         let file = std::env::temp_dir().join(format!("openapi-broken-{}.yaml", std::process::id()));
         std::fs::write(&file, text.replace(part, broken)).unwrap();
-        let faults = checked(&file, &answers).unwrap();
+        let faults = checked(&file, &keys, &answers).unwrap();
         std::fs::remove_file(file).unwrap();
         assert!(faults.contains(fault), "{broken}: {faults}");
     }
