@@ -89,7 +89,7 @@ pub(super) fn taken<'u>(what: &str, url: &'u str) -> Result<(Cow<'u, str>, Optio
     let host = if is_postgres {
         match unfit(&others)? {
             Some(why) => return Err(wrong(why)),
-            // The default for a server on loopback, such as the end of a tunnel, is no TLS.
+            // By default, a server on loopback, such as the end of a tunnel, gets a connection without TLS.
             None if !others.iter().any(|pair| pair.starts_with("sslmode=")) => others.push("sslmode=require"),
             None => {}
         }
