@@ -217,7 +217,7 @@ where
 /// Whether every record of the event is redelivered: if the response lists all messages of an SQS batch, all of Kafka's
 /// records or all records of a pipe's batch, or the first record of a stream's batch.
 fn all_failed(event: &Event, returned: &[String], kind: Kind) -> bool {
-    let (records, is_piped) = (records(event), event.piped().is_some());
+    let (records, is_piped) = (records(event), event.is_piped());
     match kind {
         Kind::Sqs | Kind::Kafka => returned.len() == records.len(),
         _ if is_piped => returned.len() == records.len(),

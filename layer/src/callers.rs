@@ -109,9 +109,10 @@ impl Callers {
         }
     }
 
-    /// Names the request's caller, if this module does. Only a request with a method that can be protected needs one.
+    /// Names the request's caller, if this module does. Only a request that may be protected needs one: the others don't
+    /// wait for a token's issuer.
     pub(crate) async fn name(&self, layer: &HttpLayer, request: &mut Request<Body>, event: &Event) {
-        if !self.names() || request.method().is_safe() {
+        if !self.names() || !layer.may_protect(request) {
             return;
         }
         let headers = request.headers();

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -82,6 +82,10 @@ pub(crate) struct Event {
     pub(crate) context: Context,
     /// The invocation's deadline on the wall clock and on the monotonic clock, if it's plausible.
     deadline: Option<(Timestamp, Instant)>,
+    /// The event's kind by its fields, once it was asked for: reading it takes a parse of the event.
+    kind: OnceLock<Kind>,
+    /// Whether the event is an array, once that was asked for.
+    is_piped: OnceLock<bool>,
     /// Whether the library was called.
     is_claimed: AtomicBool,
     /// Whether the function was called.
@@ -154,7 +158,19 @@ impl Event {
         let deadline = Invocation::entered(now, deadline, "").deadline();
         let deadline = deadline.map(|deadline| (deadline, system_clock().monotonic() + now.until(deadline)));
         let [is_claimed, has_begun, is_answered, is_posted] = [false; 4].map(AtomicBool::new);
-        Ok(Self { headers, body, context, deadline, is_claimed, has_begun, is_answered, is_posted })
+        let (kind, is_piped) = (OnceLock::new(), OnceLock::new());
+        Ok(Self {
+            headers,
+            body,
+            context,
+            deadline,
+            kind,
+            is_piped,
+            is_claimed,
+            has_begun,
+            is_answered,
+            is_posted,
+        })
     }
 
     /// The request id.
@@ -247,7 +263,7 @@ impl Event {
     /// The event's kind, which the user's setting may name. A durable function's events are of no other kind.
     pub(crate) fn kind_or(&self, set: Option<Kind>) -> Kind {
         match set {
-            None => self.kind(),
+            None => *self.kind.get_or_init(|| self.kind()),
             Some(Kind::Event) if self.is_durable() => Kind::Durable,
             Some(kind) => kind,
         }
@@ -256,6 +272,11 @@ impl Event {
     /// The event's elements if it's an array, as a pipe of EventBridge Pipes delivers a batch.
     pub(crate) fn piped(&self) -> Option<Vec<&RawValue>> {
         serde_json::from_slice(&self.body).ok()
+    }
+
+    /// Whether the event is an array.
+    pub(crate) fn is_piped(&self) -> bool {
+        *self.is_piped.get_or_init(|| self.piped().is_some())
     }
 
     /// The tool that Bedrock AgentCore's gateway calls. Its event has only the tool's arguments, so the client context

@@ -51,7 +51,7 @@ pub(crate) enum NoAnswer {
 impl From<NoAnswer> for Failure {
     fn from(why: NoAnswer) -> Self {
         match why {
-            NoAnswer::NeverBegun => Self::transient("the function never got the event"),
+            NoAnswer::NeverBegun => Self::not_begun("the function never got the event"),
             NoAnswer::Died => Self::interrupted("the function's process ended without an answer"),
         }
     }

@@ -496,9 +496,9 @@ impl<R> Batch<R> {
     /// of the calls returns. The records of one lane (for example a FIFO group, or a partition key
     /// [in order](Batch::in_order)) run one after the other, and count as one.
     ///
-    /// The closure also gets the identifiers of the records that have ended since its last call and will be redelivered:
-    /// as the response lists them, and for Kafka as in `orders-0@15`. Handlers that collect a stream's records keep its
-    /// order by failing those behind one of these.
+    /// The closure also gets the identifiers of the records that have ended since its last call and may run when they're
+    /// redelivered: as the response lists them, and for Kafka as in `orders-0@15`. Handlers that collect a stream's records
+    /// keep its order by failing those behind one of these, with [`Failure::not_begun`](crate::Failure::not_begun).
     pub fn on_progress(mut self, call: impl Fn(usize, &[&str]) + Send + Sync + 'static) -> Self {
         self.on_progress = Some(Arc::new(call));
         self

@@ -17,6 +17,7 @@ use crate::{
 /// - [`permanent`](Self::permanent): the operation failed, and its handler doesn't run again. The failure is recorded.
 /// - [`transient`](Self::transient): the next delivery runs the handler again, even with [`Recording::Record`].
 ///   Exception: at-most-once execution records this failure too, and the handler doesn't run again.
+/// - [`not_begun`](Self::not_begun): the handler did nothing, so the next delivery runs it again in any case.
 /// - [`unknown`](Self::unknown): the handler doesn't know whether its effect happened, for example after a timeout.
 /// - [`interrupted`](Self::interrupted): the work was done by another process, which died before it answered.
 /// - any other error, by `?`: [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error) decides, which
@@ -41,11 +42,19 @@ pub struct Failure(How);
 
 enum How {
     Permanent(RecordedFailure),
-    Transient(Caused),
+    Passing(Passing, Caused),
+}
+
+/// What a failure that isn't permanent says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Passing {
+    Transient,
+    /// Nothing was done.
+    NotBegun,
     /// It's unknown whether the effect happened.
-    Unanswered(Caused),
+    Unanswered,
     /// The settings decide.
-    Other(Caused),
+    Other,
 }
 
 /// An error, and its type as Lambda reports it.
@@ -65,7 +74,28 @@ impl Failure {
 
     /// Creates a failure after which the next delivery runs the handler again, except under at-most-once.
     pub fn transient<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
-        Self(How::Transient(Caused::new(error)))
+        Self(How::Passing(Passing::Transient, Caused::new(error)))
+    }
+
+    /// Creates the failure of a handler that did nothing, for example because the process that does its work can't be
+    /// started. The next delivery runs the handler again, even under at-most-once. A batch's record that fails so doesn't
+    /// count as failed: it waits for its redelivery.
+    ///
+    /// ```
+    /// # extern crate lambda_idempotency_core as lambda_idempotency;
+    /// use lambda_idempotency::Failure;
+    /// use tokio::process::Command;
+    ///
+    /// async fn convert(file: &str) -> Result<(), Failure> {
+    ///     let mut started = Command::new("convert").arg(file).spawn().map_err(Failure::not_begun)?;
+    ///     match started.wait().await.map_err(Failure::unknown)?.success() {
+    ///         true => Ok(()),
+    ///         false => Err(Failure::permanent("NotConverted", "the file can't be converted")),
+    ///     }
+    /// }
+    /// ```
+    pub fn not_begun<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
+        Self(How::Passing(Passing::NotBegun, Caused::new(error)))
     }
 
     /// Creates the failure of a handler that doesn't know whether its effect happened: its request got no answer.
@@ -94,7 +124,7 @@ impl Failure {
     /// [reconciler]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.Operation.html#method.reconcile
     /// [`ClaimHandle::is_takeover`]: https://docs.rs/lambda-idempotency/latest/lambda_idempotency/struct.ClaimHandle.html#method.is_takeover
     pub fn unknown<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
-        Self(How::Unanswered(Caused::new(error)))
+        Self(How::Passing(Passing::Unanswered, Caused::new(error)))
     }
 
     /// Creates the failure of a handler whose work another process did, if that process died before it answered.
@@ -124,15 +154,20 @@ impl Failure {
     pub(crate) fn recorded(&self) -> Option<&RecordedFailure> {
         match &self.0 {
             How::Permanent(failure) => Some(failure),
-            How::Transient(_) | How::Unanswered(_) | How::Other(_) => None,
+            How::Passing(..) => None,
         }
+    }
+
+    /// Whether the handler did nothing.
+    pub(crate) fn is_not_begun(&self) -> bool {
+        matches!(self.0, How::Passing(Passing::NotBegun, _))
     }
 
     /// The error, unless the failure is permanent.
     fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         match &self.0 {
             How::Permanent(_) => None,
-            How::Transient(caused) | How::Unanswered(caused) | How::Other(caused) => Some(&*caused.error),
+            How::Passing(_, caused) => Some(&*caused.error),
         }
     }
 
@@ -140,18 +175,13 @@ impl Failure {
     pub(crate) fn error_type(&self) -> &str {
         match &self.0 {
             How::Permanent(failure) => &failure.error_type,
-            How::Transient(caused) | How::Unanswered(caused) | How::Other(caused) => &caused.error_type,
+            How::Passing(_, caused) => &caused.error_type,
         }
     }
 
     /// The error's text, if it's this library's own error. Another error's text may quote the event.
     pub(crate) fn own_text(&self) -> Option<String> {
-        match &self.0 {
-            How::Permanent(_) => None,
-            How::Transient(caused) | How::Unanswered(caused) | How::Other(caused) => {
-                caused.error.downcast_ref::<crate::Error>().map(ToString::to_string)
-            }
-        }
+        self.cause()?.downcast_ref::<crate::Error>().map(ToString::to_string)
     }
 }
 
@@ -176,7 +206,7 @@ impl Caused {
 
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self(How::Other(Caused::new(error)))
+        Self(How::Passing(Passing::Other, Caused::new(error)))
     }
 }
 
@@ -187,7 +217,7 @@ impl fmt::Display for Failure {
                 own::note(|| failure.error_type.clone(), false);
                 f.write_str(&failure.error_message)
             }
-            How::Transient(caused) | How::Unanswered(caused) | How::Other(caused) => {
+            How::Passing(_, caused) => {
                 caused.note();
                 caused.error.fmt(f)
             }
@@ -200,9 +230,10 @@ impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = match self.0 {
             How::Permanent(_) => ", permanent",
-            How::Transient(_) => ", transient",
-            How::Unanswered(_) => ", unanswered",
-            How::Other(_) => "",
+            How::Passing(Passing::Transient, _) => ", transient",
+            How::Passing(Passing::NotBegun, _) => ", not begun",
+            How::Passing(Passing::Unanswered, _) => ", unanswered",
+            How::Passing(Passing::Other, _) => "",
         };
         write!(f, "Failure({}{how})", self.error_type())
     }
@@ -247,10 +278,10 @@ impl ErrorPolicy {
         let said = (error as &dyn Any).downcast_ref::<Failure>().map(|failure| &failure.0);
         match (said, self.on_error, self.execution) {
             (Some(How::Permanent(failure)), ..) => OnError::Record(Some(failure.clone())),
-            (Some(How::Unanswered(_)), ..) => OnError::Leave,
-            (Some(How::Transient(_)), _, Execution::AtLeastOnce) | (_, Recording::Release, _) => {
-                OnError::Release
-            }
+            (Some(How::Passing(Passing::Unanswered, _)), ..) => OnError::Leave,
+            (Some(How::Passing(Passing::NotBegun, _)), ..) => OnError::Release,
+            (Some(How::Passing(Passing::Transient, _)), _, Execution::AtLeastOnce)
+            | (_, Recording::Release, _) => OnError::Release,
             (_, Recording::Record, Execution::AtLeastOnce) if self.is_step_refused => OnError::Release,
             _ if is_refusal(error) || shows_refusal() => OnError::Release,
             _ => OnError::Record(None),
@@ -307,6 +338,7 @@ mod tests {
         let is_final = || OnError::Record(Some(RecordedFailure::new("Final", "no")));
         assert_eq!(outcomes(&Failure::permanent("Final", "no")), [is_final(), is_final(), is_final()]);
         assert_eq!(outcomes(&Failure::transient("down")), [release(), release(), record()]);
+        assert_eq!(outcomes(&Failure::not_begun("full")), [release(), release(), release()]);
         assert_eq!(outcomes(&"by `?`".into()), [release(), record(), record()]);
         assert_eq!(outcomes(&Failure::interrupted("killed")), [const { OnError::Leave }; 3]);
     }
@@ -316,6 +348,7 @@ mod tests {
         let failures = [
             Failure::permanent("Final", "secret"),
             Failure::transient("secret"),
+            Failure::not_begun("secret"),
             Failure::interrupted("secret"),
             "secret".into(),
         ];

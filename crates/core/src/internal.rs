@@ -139,6 +139,7 @@ methods! {
         fn recorded(&self) -> Option<&RecordedFailure>;
         fn error_type(&self) -> &str;
         fn own_text(&self) -> Option<String>;
+        fn is_not_begun(&self) -> bool;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -80,10 +80,26 @@ pub(super) struct Together {
     protection: Arc<Protection>,
     event: Arc<Event>,
     state: Mutex<State>,
+    /// What the event has, once it was asked for: reading it takes a parse of the event, and each record needs it.
+    contents: OnceLock<Contents>,
     /// The outcome for each identifier, if the function gets the original event.
     original: OnceCell<HashMap<String, Fate>>,
     /// Notified once the function has answered the original event.
     has_own: Notify,
+}
+
+/// What a batch's event has.
+struct Contents {
+    /// The records' identifiers, in the event's order.
+    order: Vec<String>,
+    kafka: Option<KafkaContents>,
+}
+
+struct KafkaContents {
+    /// The event's fields other than `records`.
+    fields: BTreeMap<String, Box<RawValue>>,
+    /// The name under which the event lists each record, by the record's identifier.
+    partition_of: HashMap<String, String>,
 }
 
 /// When dropped, aborts the batch's calls of the function, so that the function gets no records of a batch that has
@@ -102,6 +118,7 @@ impl Together {
             protection: Arc::clone(protection),
             event: Arc::clone(event),
             state: Mutex::default(),
+            contents: OnceLock::new(),
             original: OnceCell::new(),
             has_own: Notify::new(),
         })
@@ -165,7 +182,7 @@ impl Together {
         match fate {
             Some(Fate::Done) => Ok(()),
             Some(Fate::Failed) => Err(Failure::transient("the function reported the record as failed")),
-            Some(Fate::Behind) => Err(Failure::transient("an earlier record of its stream isn't done")),
+            Some(Fate::Behind) => Err(Failure::not_begun("an earlier record of its stream isn't done")),
             Some(Fate::Error { error_type, message, is_recorded: true }) => {
                 Err(Failure::permanent(error_type, message))
             }
@@ -210,7 +227,7 @@ impl Together {
     /// Splits the records into those that the function gets, in the event's order, and those of a stream that are
     /// behind a `returned` one.
     fn split(&self, waiting: Vec<Waiting>, returned: &HashSet<String>) -> (Vec<Waiting>, Vec<Waiting>) {
-        let order = self.order();
+        let order = &self.contents().order;
         let places: HashMap<&str, usize> = order.iter().map(String::as_str).zip(0..).collect();
         let place = |waiting: &Waiting| places.get(waiting.record.identifier.as_str()).copied();
         let mut waiting = waiting;
@@ -242,23 +259,37 @@ impl Together {
     /// Calls the function with the original event, and keeps its answer. Returns the outcome for each identifier, or
     /// none if the function gave no answer.
     async fn call_original(&self) -> HashMap<String, Fate> {
-        let identifiers = self.order();
+        let identifiers = &self.contents().order;
         let Ok(posted) = self.post(self.event.body.clone()).await else { return HashMap::new() };
-        let fates = self.fates(&identifiers, &posted);
+        let fates = self.fates(identifiers, &posted);
         self.state().own = Some(posted);
         self.has_own.notify_one();
-        identifiers.into_iter().zip(fates).collect()
+        identifiers.iter().cloned().zip(fates).collect()
     }
 
-    /// The records' identifiers, in the event's order.
-    fn order(&self) -> Vec<String> {
-        let is_piped = self.is_piped();
-        records(&self.event).iter().map(|record| identifier(record, is_piped)).collect()
+    fn contents(&self) -> &Contents {
+        self.contents.get_or_init(|| {
+            let is_piped = self.is_piped();
+            let order = records(&self.event).iter().map(|record| identifier(record, is_piped)).collect();
+            let kafka = if is_piped { None } else { self.of_kafka() };
+            Contents { order, kafka }
+        })
+    }
+
+    /// `None` if the event is of another source.
+    fn of_kafka(&self) -> Option<KafkaContents> {
+        let mut fields: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&self.event.body).ok()?;
+        let partitions = partitions(&self.event.body)?;
+        let listed = partitions.into_iter().flat_map(|(partition, records)| {
+            records.into_iter().map(move |record| (identifier(record, false), partition.clone()))
+        });
+        fields.remove("records");
+        Some(KafkaContents { fields, partition_of: listed.collect() })
     }
 
     /// Whether a pipe of EventBridge Pipes delivered the batch: as an array, and without a stream's checkpoint.
     pub(super) fn is_piped(&self) -> bool {
-        self.event.piped().is_some()
+        self.event.is_piped()
     }
 
     /// Calls the function with these records. Returns one outcome per record.
@@ -289,10 +320,11 @@ impl Together {
     /// The event with these records. If all records are there, unchanged, it's the original event.
     fn body(&self, handed: &[Handed]) -> Bytes {
         let is_original = handed.iter().all(|record| record.is_original);
-        if is_original && handed.len() == records(&self.event).len() {
+        let Contents { order, kafka } = self.contents();
+        if is_original && handed.len() == order.len() {
             return self.event.body.clone();
         }
-        if let Some(body) = self.body_of_kafka(handed) {
+        if let Some(body) = kafka.as_ref().and_then(|kafka| kafka.body(handed)) {
             return body.into();
         }
         let records: Vec<&str> = handed.iter().map(|record| record.json.as_str()).collect();
@@ -300,24 +332,6 @@ impl Together {
             true => format!("[{}]", records.join(",")).into(),
             false => format!("{{\"Records\":[{}]}}", records.join(",")).into(),
         }
-    }
-
-    /// The event of Kafka with these records, and with all its other fields. `None` if the event is another one.
-    fn body_of_kafka(&self, handed: &[Handed]) -> Option<String> {
-        let mut fields: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&self.event.body).ok()?;
-        let handed: HashMap<&str, &str> =
-            handed.iter().map(|record| (record.identifier.as_str(), record.json.as_str())).collect();
-        let mut lists = BTreeMap::new();
-        for (partition, records) in partitions(&self.event.body)? {
-            let kept =
-                records.iter().filter_map(|record| handed.get(identifier(record, false).as_str()).copied());
-            let list = kept.collect::<Vec<_>>().join(",");
-            if !list.is_empty() {
-                lists.insert(partition, RawValue::from_string(format!("[{list}]")).ok()?);
-            }
-        }
-        fields.insert("records".to_owned(), serde_json::value::to_raw_value(&lists).ok()?);
-        serde_json::to_string(&fields).ok()
     }
 
     fn fates(&self, identifiers: &[String], posted: &Posted) -> Vec<Fate> {
@@ -355,6 +369,22 @@ impl Together {
     fn is_stream(&self) -> bool {
         let rules = &self.protection.rules;
         !self.is_piped() && !rules.is_kafka_queue && self.event.kind_or(rules.kind) != Kind::Sqs
+    }
+}
+
+impl KafkaContents {
+    /// The event with these records, and with all its other fields.
+    fn body(&self, handed: &[Handed]) -> Option<String> {
+        let mut lists: BTreeMap<&str, Vec<&RawValue>> = BTreeMap::new();
+        for record in handed {
+            let partition = self.partition_of.get(&record.identifier)?;
+            lists.entry(partition).or_default().push(serde_json::from_str(&record.json).ok()?);
+        }
+        let records = serde_json::value::to_raw_value(&lists).ok()?;
+        let mut fields: BTreeMap<&str, &RawValue> =
+            self.fields.iter().map(|(name, value)| (name.as_str(), &**value)).collect();
+        fields.insert("records", &records);
+        serde_json::to_string(&fields).ok()
     }
 }
 

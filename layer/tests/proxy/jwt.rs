@@ -367,6 +367,16 @@ async fn unreachable_keys_get_status_503() {
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     assert_eq!(status(&refused), 503);
     assert!(header(&refused, "retry-after").is_some(), "{refused:?}");
+    // A request that isn't protected doesn't wait for the issuer.
+    let mut unprotected = with(&key.token("alice", 60));
+    unprotected["headers"]
+        .as_object_mut()
+        .unwrap()
+        .retain(|name, _| !name.eq_ignore_ascii_case("idempotency-key"));
+    let begun = Instant::now();
+    let (runs, answer) =
+        delivered(&lambda, &function, &unprotected.to_string(), &created().to_string()).await;
+    assert!(runs && status(&answer) == 201 && begun.elapsed() < Duration::from_secs(2), "{answer:?}");
     for broken in ["<html>", "{}", "{\"keys\":[]}"] {
         *issuer.reply.lock().unwrap() = Some(broken.into());
         tokio::time::sleep(Duration::from_millis(1_100)).await;

@@ -82,6 +82,8 @@ pub(super) enum Reason {
     Panicked,
     /// An earlier record of the same group is redelivered.
     Behind,
+    /// The handler did nothing.
+    NotBegun,
     NoTimeLeft,
 }
 
@@ -143,12 +145,16 @@ impl<R: Record> Batch<R> {
         delivery.answer()
     }
 
+    /// Whether Lambda reads the records in order, and one batch of a shard or partition at a time.
+    fn is_stream(&self) -> bool {
+        R::IS_STREAM || R::IS_PARTITIONED && !self.choices.is_queue
+    }
+
     /// The short lease of a stream's records. Under at-most-once there are no takeovers, so a short lease gains
     /// nothing.
     fn short_lease(&self) -> Option<Duration> {
         let settings = self.idempotency.settings();
-        let is_stream = R::IS_STREAM || R::IS_PARTITIONED && !self.choices.is_queue;
-        let is_short = is_stream && settings.execution == Execution::AtLeastOnce;
+        let is_short = self.is_stream() && settings.execution == Execution::AtLeastOnce;
         is_short.then(|| STREAM_LEASE.max(settings.lease_grace.saturating_mul(3)))
     }
 }
@@ -223,7 +229,7 @@ impl<R: Record> Delivery<'_, R> {
     fn ended(&self, place: usize, fate: Fate) {
         if let Fate::Returned(reason) = &fate {
             self.tell(place, reason);
-            if self.batch.on_progress.is_some() {
+            if reason.may_run() && self.batch.on_progress.is_some() {
                 self.untold.lock().unwrap_or_else(PoisonError::into_inner).push(place);
             }
         }
@@ -247,7 +253,11 @@ impl<R: Record> Delivery<'_, R> {
         match seen.get(key).filter(|_| self.batch.idempotency.settings().is_enforced()) {
             Some((same, fate)) if *same == fingerprint => return fate.clone(),
             Some((_, Fate::Done)) => return Fate::Returned(Reason::Refused(ErrorKind::Mismatch)),
-            // The key is new, or an earlier record with another payload failed, which doesn't affect this record.
+            // If this record took the key, the earlier one would be a mismatch for ever, and block its shard.
+            Some((_, Fate::Returned(reason))) if self.batch.is_stream() && reason.may_run() => {
+                return Fate::Returned(Reason::Behind);
+            }
+            // The key is new, or an earlier record with another payload failed. A queue has no order.
             _ => {}
         }
         let fate = self.protected(place, key, fingerprint, raw).await;
@@ -456,6 +466,7 @@ impl<R: Record> Delivery<'_, R> {
             Reason::Unrecorded => ("Unrecorded", "it failed permanently, but the failure isn't stored"),
             Reason::Panicked => ("Panic", "its handler panicked"),
             Reason::Behind => ("Behind", "an earlier record of its group is redelivered"),
+            Reason::NotBegun => ("NotBegun", "its handler did nothing, and waits for the redelivery"),
             Reason::NoTimeLeft => ("NoTimeLeft", "the invocation ran out of time"),
         };
         let refused = match (reason, &planned.work) {
@@ -482,13 +493,23 @@ impl Reason {
 
     /// Whether the record waits for another delivery, or for an earlier record of its group.
     fn is_waiting(&self) -> bool {
-        matches!(self, Self::InProgress(_) | Self::Behind)
+        matches!(self, Self::InProgress(_) | Self::Behind | Self::NotBegun)
+    }
+
+    /// Whether the record's handler may run in the next delivery.
+    fn may_run(&self) -> bool {
+        match self {
+            Self::Refused(kind) => matches!(kind, ErrorKind::Unavailable | ErrorKind::Fenced),
+            Self::FailedForGood => false,
+            _ => true,
+        }
     }
 
     pub(super) fn of(failure: &Failure) -> Self {
         crate::error::made::note_reason(|| format!("HandlerError: {failure}"));
         match failure.recorded() {
             Some(_) => Self::FailedForGood,
+            None if failure.is_not_begun() => Self::NotBegun,
             None => Self::Failed(failure.error_type().to_owned(), failure.own_text().unwrap_or_default()),
         }
     }

@@ -1,6 +1,6 @@
 //! The namespace of a request's key: its caller, or the refusal of a request whose caller has no name.
 
-use ::http::{HeaderMap, HeaderName, request::Parts};
+use ::http::{HeaderMap, HeaderName, Request, request::Parts};
 use lambda_http::RequestExt;
 
 use super::{
@@ -60,6 +60,13 @@ impl<const STREAMING: bool> HttpLayer<STREAMING> {
     /// ```
     pub fn credentials<'h>(&'h self, headers: &'h HeaderMap) -> impl Iterator<Item = (&'h str, &'h [u8])> {
         self.config.credentials.all_in(headers)
+    }
+
+    /// Whether this request may be protected: its method is, and it has a key's header, or keys may be elsewhere in the
+    /// request. Otherwise the layer passes it on, or refuses it for its missing key, without asking for its caller.
+    pub fn may_protect<B>(&self, request: &Request<B>) -> bool {
+        let has_header = || self.config.keys.names.iter().any(|name| request.headers().contains_key(name));
+        self.config.methods.contains(request.method()) && (self.config.key.is_some() || has_header())
     }
 
     /// The caller that the key belongs to. If `HttpLayer::caller` has set a closure, the closure names the caller.
