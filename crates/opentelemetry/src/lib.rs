@@ -69,7 +69,7 @@ fn continues(span: &Span, header: &str) {
     if !incoming.is_valid() || incoming.trace_id() == surrounding.trace_id() {
         return;
     }
-    if !incoming.is_sampled() && surrounding.is_valid() {
+    if !incoming.is_sampled() {
         span.add_link(incoming);
         return;
     }

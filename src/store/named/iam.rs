@@ -124,7 +124,8 @@ fn server(host: &str) -> Option<String> {
     // The colons of an IPv6 address are in brackets.
     let (name, port) =
         host.rsplit_once(':').filter(|(_, port)| !port.contains(']')).unwrap_or((host, "5432"));
-    (!name.is_empty() && !name.contains(',')).then(|| format!("{name}:{port}"))
+    let is_one = !name.is_empty() && !name.contains([',', '%']) && port.parse::<u16>().is_ok();
+    is_one.then(|| format!("{name}:{port}"))
 }
 
 /// A store whose builder can get its passwords from IAM.
@@ -304,6 +305,9 @@ mod tests {
             ("postgres://h/d?iam=rds", "needs a user name"),
             ("postgres://app:secret@h/d?iam=rds", "no password"),
             ("postgres://app@h,i/d?iam=rds", "one host"),
+            ("postgres://app@h:6,i/d?iam=rds", "one host"),
+            ("postgres://app@[::1]:6,i/d?iam=rds", "one host"),
+            ("postgres://app@h%2Ci/d?iam=rds", "one host"),
             ("postgres://app@/d?iam=rds", "one host"),
             ("postgres://app@/d?host=h&iam=rds", "one host"),
             ("postgres://app@h/d?port=6&iam=rds", "one host"),
