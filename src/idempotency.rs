@@ -225,10 +225,13 @@ impl Idempotency {
         if driver.shared.is_snapshotted || driver.settings.mode == Mode::Off {
             return;
         }
-        start_random().await;
         let (now, id) = (driver.now(), StoredKey::new(&scope, &key));
         let until = Some(now.saturating_add(WARM_UP));
-        if let Err(error) = driver.in_time(now, until, driver.store().read(&id)).await {
+        let warming = async {
+            start_random().await;
+            driver.store().read(&id).await
+        };
+        if let Err(error) = driver.in_time(now, until, Box::pin(warming)).await {
             observe::not_warm(&error);
         }
     }

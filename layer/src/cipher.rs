@@ -28,6 +28,8 @@ use lambda_idempotency::{
     time::{Clock as _, Timestamp, system_clock},
 };
 
+use crate::config::is_snapshotted;
+
 /// The encryption context of each data key. KMS decrypts a data key only with the same context.
 const CONTEXT: (&str, &str) = ("purpose", "lambda-idempotency");
 /// How long a process encrypts with one data key. Each data key costs a request to KMS.
@@ -37,6 +39,9 @@ const USED_FOR: Duration = Duration::from_secs(5 * 60);
 const MOST_USES: u32 = 1_000_000;
 /// How many decrypted data keys a process keeps.
 const MOST_KEPT: usize = 16;
+/// How long the check of the key may delay the init, in which the function's runtime waits: two attempts. A small
+/// function needs most of one to start its random generator.
+const CHECKED_WITHIN: Duration = Duration::from_secs(2);
 /// How long one attempt of a request to KMS may take: as long as an attempt of a store's request.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// The variables that name the endpoint, in the order in which the SDK tries them.
@@ -79,7 +84,7 @@ impl Kms {
     ///
     /// # Errors
     ///
-    /// A sentence, if KMS rejects the request. If KMS can't be reached, logs a warning.
+    /// A sentence, if KMS rejects the request. If KMS doesn't answer within two seconds, logs a warning.
     pub(crate) async fn open(key: &str) -> Result<Self, String> {
         let timeouts = TimeoutConfig::builder().operation_attempt_timeout(ATTEMPT).build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest()).timeout_config(timeouts);
@@ -97,10 +102,16 @@ impl Kms {
             current: tokio::sync::Mutex::default(),
             kept: Mutex::default(),
         };
-        if env::var("AWS_LAMBDA_INITIALIZATION_TYPE").is_ok_and(|kind| kind == "snap-start") {
+        if is_snapshotted() {
             return Ok(kms);
         }
-        match kms.draw().await {
+        let checked = tokio::select! {
+            checked = kms.draw() => checked,
+            () = system_clock().sleep(CHECKED_WITHIN) => {
+                Err(StoreError::new(StoreErrorKind::Unavailable, "KMS didn't answer in time"))
+            }
+        };
+        match checked {
             Err(error) if error.kind() != StoreErrorKind::Unavailable => {
                 Err(format!("IDEMPOTENCY_CIPHER: {}", with_causes(&error)))
             }

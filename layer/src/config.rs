@@ -36,6 +36,11 @@ const PREFIX: &str = "IDEMPOTENCY_";
 /// The proxy's default port if the layer runs as an extension.
 const PORT: u16 = 9415;
 
+/// Whether Lambda takes a snapshot of this process at the end of its init (SnapStart).
+pub(crate) fn is_snapshotted() -> bool {
+    std::env::var("AWS_LAMBDA_INITIALIZATION_TYPE").is_ok_and(|kind| kind == "snap-start")
+}
+
 /// How the layer settles an error that the function reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnError {

@@ -121,7 +121,10 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
     let protection = protection.transpose().map_err(|error| error.to_string())?;
     if let Some(protection) = protection.clone() {
         described::log(&protection);
-        tokio::spawn(async move { protection.rules.callers.start().await });
+        // A snapshot would have an open connection, and the state of the random generator.
+        if !config::is_snapshotted() {
+            tokio::spawn(async move { protection.rules.callers.start().await });
+        }
     }
     Ok((Proxy::new(upstream, protection.clone(), telemetry), protection, config.port))
 }

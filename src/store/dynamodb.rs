@@ -322,9 +322,7 @@ impl DynamoDbStore {
         if self.inner.sort_key.is_none() || self.inner.has_sort_key.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.get(key).await?;
-        self.inner.has_sort_key.store(true, Ordering::Relaxed);
-        Ok(())
+        self.get(key).await.map(drop)
     }
 
     async fn put_now(&self, key: &StoredKey, put: &Put) -> Result<PutOutcome, StoreError> {
@@ -430,6 +428,8 @@ impl DynamoDbStore {
 
     async fn get(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
         let item = self.get_item(self.record_key(key)).await?;
+        // A table without the sort key would have rejected the read.
+        self.inner.has_sort_key.store(true, Ordering::Relaxed);
         item.map(|item| self.decode(key, item)).transpose()
     }
 
