@@ -45,7 +45,7 @@ enum How {
     Passing(Passing, Caused),
 }
 
-/// What a failure that isn't permanent says.
+/// The kind of a failure that isn't permanent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Passing {
     Transient,

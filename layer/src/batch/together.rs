@@ -80,7 +80,7 @@ pub(super) struct Together {
     protection: Arc<Protection>,
     event: Arc<Event>,
     state: Mutex<State>,
-    /// What the event has, once it was asked for: reading it takes a parse of the event, and each record needs it.
+    /// The event's contents, once they were asked for: reading them takes a parse of the event, and each record needs them.
     contents: OnceLock<Contents>,
     /// The outcome for each identifier, if the function gets the original event.
     original: OnceCell<HashMap<String, Fate>>,
@@ -88,7 +88,7 @@ pub(super) struct Together {
     has_own: Notify,
 }
 
-/// What a batch's event has.
+/// The contents of a batch's event.
 struct Contents {
     /// The records' identifiers, in the event's order.
     order: Vec<String>,
