@@ -14,7 +14,7 @@ use std::{
 };
 
 use lambda_idempotency_rehearsal::clock;
-use testkit::ports::free_port;
+use testkit::ports::free_listener;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::watch,
@@ -51,10 +51,12 @@ struct Shared {
 }
 
 impl TcpProxy {
-    /// Listens on a loopback port from `free_port`, so that no other listener of this process takes the port while a
+    /// Listens on a loopback port from `free_listener`, so that no other listener of this process takes the port while a
     /// fault closes it.
     pub(crate) async fn before(server: SocketAddr, protocol: Protocol) -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", free_port())).await?;
+        let listener = free_listener();
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             to: server,
