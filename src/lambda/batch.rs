@@ -335,7 +335,7 @@ pub struct Batch<R> {
     on_progress: Option<Arc<ToldProgress>>,
 }
 
-/// Gets the number of records in flight, and the identifiers of those that will be redelivered.
+/// Gets the number of records in flight, and the identifiers of those that may run when they're redelivered.
 type ToldProgress = dyn Fn(usize, &[&str]) + Send + Sync;
 
 #[derive(Clone, Copy, Debug)]

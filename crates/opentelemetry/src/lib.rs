@@ -6,7 +6,7 @@
 //! - the span continues the trace that came with the event: `traceparent` or `X-Amzn-Trace-Id` of an HTTP request,
 //!   `traceparent` or `AWSTraceHeader` of an SQS message, `traceparent` of a Kafka record, and for other events the
 //!   invocation's own. If the surrounding span is in another trace, the operation's span links to it. A trace that its
-//!   sender didn't sample is only linked to: otherwise whoever sends the event could switch the operation's span off;
+//!   sender didn't sample is only linked to: otherwise the event's sender could switch the operation's span off;
 //! - a sampled run's trace is kept in its record, and **a replay's span links to the span of the run that made its answer**,
 //!   in whichever process that was.
 //!

@@ -64,7 +64,7 @@ struct Waiting {
 struct State {
     /// The number of records that the library is claiming, running or settling.
     in_flight: usize,
-    /// The identifiers of the records that will be redelivered.
+    /// The identifiers of the records that may run when they're redelivered.
     returned: HashSet<String>,
     waiting: Vec<Waiting>,
     /// The function's last error for a whole event.
@@ -150,7 +150,7 @@ impl Together {
         system_clock().sleep(COMPARED_WITHIN).await;
     }
 
-    /// Notes how many records are in flight, and which others will be redelivered.
+    /// Notes how many records are in flight, and which others may run when they're redelivered.
     pub(super) fn in_flight(self: &Arc<Self>, records: usize, returned: &[&str]) {
         {
             let mut state = self.state();

@@ -104,7 +104,7 @@ struct Delivery<'b, R> {
     handlers: Handlers,
     /// How each record ended, by its place in the batch. `None` means that the record hasn't ended.
     fates: Mutex<Vec<Option<Fate>>>,
-    /// The places of the records to redeliver of which the batch's `on_progress` doesn't know yet.
+    /// The places of the records that may run when they're redelivered, until the batch's `on_progress` knows of them.
     untold: Mutex<Vec<usize>>,
 }
 
@@ -218,7 +218,7 @@ impl<R: Record> Delivery<'_, R> {
         }
     }
 
-    /// Tells the batch's `on_progress` how many lanes are running, and which records will be redelivered.
+    /// Tells the batch's `on_progress` how many lanes are running, and which records may run when they're redelivered.
     fn progressed(&self, lanes: usize) {
         let Some(call) = &self.batch.on_progress else { return };
         let places = std::mem::take(&mut *self.untold.lock().unwrap_or_else(PoisonError::into_inner));
