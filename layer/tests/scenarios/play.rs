@@ -339,8 +339,6 @@ impl Play<'_> {
             (Then::Anything, _) | (Then::TimesOut, Answer::TimedOut) => Ok(()),
             (Then::Dies, Answer::Died(_)) => Ok(()),
             (Then::Fails, Answer::Error { .. } | Answer::Died(_)) => Ok(()),
-            // The emulator's answer is empty if the process exited during init without reporting an error.
-            (Then::Fails, Answer::Payload(bytes)) if bytes.is_empty() => Ok(()),
             (Then::Throws(name), Answer::Error { kind, .. })
                 if *kind == self.stage.function.runtime.error_type(name) =>
             {

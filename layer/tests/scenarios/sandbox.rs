@@ -182,8 +182,9 @@ impl Sandbox {
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
-            let answer = match request.body(event.to_vec()).send().await {
-                Ok(response) => answer(&response.bytes().await.unwrap_or_default()),
+            let sending = async { request.body(event.to_vec()).send().await?.bytes().await };
+            let answer = match sending.await {
+                Ok(body) => answer(&body),
                 Err(error) => {
                     let log = self.log();
                     let end: Vec<_> = log.lines().rev().take(LINES_SHOWN).collect();
@@ -390,6 +391,9 @@ fn answer(body: &[u8]) -> Answer {
     let field = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
     match (field("errorType").as_str(), field("errorMessage")) {
         ("", _) if body.starts_with(b"Task timed out after ") => Answer::TimedOut,
+        // When the process ends, the emulator answers with the error that the start reported, and with nothing if it
+        // reported none. This error stays: if the first start timed out, each later end is answered with nothing.
+        ("", _) if body.is_empty() => Answer::Died("the emulator's answer is empty".into()),
         ("", _) => Answer::Payload(body.to_vec()),
         ("Sandbox.Timedout", _) => Answer::TimedOut,
         ("Runtime.ExitError", message) => Answer::Died(message),
@@ -472,4 +476,30 @@ async fn dropped_sandboxes_leave_no_function_running() {
         clock::pause(Duration::from_millis(10)).await;
         running.retain(|process| fs::read_link(format!("/proc/{process}/exe")).is_ok());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deaths_after_a_slow_start_are_seen() {
+    if tool("aws-lambda-rie").is_none() || !Runtime::Go.is_installed() {
+        return;
+    }
+    let folder = scratch();
+    let started = folder.join("started").display().to_string();
+    let once = format!("[ -e {started} ] || {{ touch {started}; sleep 60; }}");
+    let ledger = folder.join("ledger").display().to_string();
+    let sandbox = Sandbox::start(&Function {
+        runtime: Runtime::Go,
+        mode: Mode::OnDemand,
+        handler: "handler",
+        layer: format!("sh -c '{once}; exec \"$@\"' sh "),
+        is_unpacked: false,
+        timeout: 3,
+        environment: vec![("LEDGER".into(), ledger)],
+    })
+    .await;
+    assert_eq!(sandbox.invoke(br#"{"id":"order-1","do":"effect"}"#, &[]).await, Answer::TimedOut);
+    let answer = sandbox.invoke(br#"{"id":"order-1","do":"kill"}"#, &[]).await;
+    assert!(matches!(answer, Answer::Died(_)), "{answer:?}");
+    let answer = sandbox.invoke(br#"{"id":"order-1","do":"effect"}"#, &[]).await;
+    assert!(matches!(answer, Answer::Payload(_)), "{answer:?}");
 }
