@@ -20,7 +20,7 @@ use lambda_idempotency::{
     lambda::http::{HttpLayer, ProblemKind},
 };
 
-use crate::event::Event;
+use crate::{config::is_snapshotted, event::Event};
 
 /// Which callers share idempotency keys over HTTP.
 #[derive(Debug, Default)]
@@ -69,7 +69,8 @@ impl Callers {
                  caller's request, so the function runs it again. If tokens are refreshed between two attempts, set \
                  IDEMPOTENCY_CALLERS to jwt, or to a field in which the front end names the caller"
             ),
-            Self::Jwt(jwt) => jwt.keys.warm().await,
+            // A snapshot would have an open connection, and the state of the random generator.
+            Self::Jwt(jwt) if !is_snapshotted() => jwt.keys.warm().await,
             _ => {}
         }
     }

@@ -37,6 +37,7 @@ use super::{
     bench::{Function, Lambda, fresh_path},
     callers::sent,
     http_events::{created, header, status},
+    process::{extension, on_table, table, until},
     settings::{
         Then::{Refuses, Replays, Runs},
         delivered, requests,
@@ -460,4 +461,39 @@ async fn keys_in_a_file_verify() {
     let path = file.display().to_string();
     let all = [(with(&key.token("alice", 60)), Runs), (with(&key.token("alice", 99)), Replays)];
     requests(&settings(&path), &all).await;
+}
+
+#[tokio::test]
+async fn init_connects_ahead_unless_it_ends_in_a_snapshot() {
+    let key = Key::new("a", Algorithm::ES256);
+    for (initialization, is_ahead) in [("on-demand", true), ("snap-start", false)] {
+        for is_extension in [false, true] {
+            let (issuer, (_database, wire)) = (Issuer::start(&[&key]).await, table().await);
+            let (endpoint, url, lambda) = (wire.endpoint(), issuer.url(), Lambda::start().await);
+            let warm_ups = || {
+                let exchanges = wire.log().exchanges();
+                exchanges
+                    .iter()
+                    .filter(|it| it.id.as_ref().is_some_and(|id| id.contains("/warm-up#")))
+                    .count()
+            };
+            let more = [("AWS_LAMBDA_INITIALIZATION_TYPE", initialization)];
+            let all = [&on_table(&endpoint)[..], &settings(&url), &more].concat();
+            let function = match is_extension {
+                true => extension(&lambda, &all).await,
+                false => Function::start(&lambda, &all).await,
+            };
+            if is_ahead {
+                until("the store and the issuer are asked", || (warm_ups(), issuer.fetches()) == (1, 1))
+                    .await;
+            } else {
+                assert!(function.gets_nothing().await);
+                assert_eq!((warm_ups(), issuer.fetches()), (0, 0), "{}", function.log());
+            }
+            let event = with(&key.token("alice", 60)).to_string();
+            let (ran, _) = delivered(&lambda, &function, &event, &created().to_string()).await;
+            assert!(ran, "{}", function.log());
+            assert_eq!((warm_ups(), issuer.fetches()), (usize::from(is_ahead), 1));
+        }
+    }
 }

@@ -172,7 +172,7 @@ fn started(lambda: &Lambda, settings: &[(&str, &str)]) -> Function {
 
 /// Starts the program as an extension that doesn't wait for the runtime, and waits until it has asked for its first
 /// event.
-async fn extension(lambda: &Lambda, settings: &[(&str, &str)]) -> Function {
+pub(crate) async fn extension(lambda: &Lambda, settings: &[(&str, &str)]) -> Function {
     let function = started(lambda, &[&[("IDEMPOTENCY_REQUIRED", "0")], settings].concat());
     waits_for_an_event(lambda).await;
     function
@@ -183,7 +183,7 @@ async fn waits_for_an_event(lambda: &Lambda) {
     until("the extension registers and waits", || lambda.others().len() >= 2).await;
 }
 
-async fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
     let becoming = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(10)).await;
