@@ -20,7 +20,7 @@ use lambda_idempotency::{
     lambda::http::{HttpLayer, ProblemKind},
 };
 
-use crate::{config::is_snapshotted, event::Event};
+use crate::event::Event;
 
 /// Which callers share idempotency keys over HTTP.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ struct Found(Result<Option<String>, Unnamed>);
 impl Callers {
     /// Logs a warning if retries may run again because of this choice, and begins to fetch the keys of JWTs. Call it
     /// once.
-    pub(crate) async fn start(&self) {
+    pub(crate) async fn start(&self, is_snapshotted: bool) {
         match self {
             Self::Credential { is_any: true } => tracing::warn!(
                 "IDEMPOTENCY_CALLERS=any-credential: a retry with a refreshed token or a new session is another \
@@ -70,7 +70,7 @@ impl Callers {
                  IDEMPOTENCY_CALLERS to jwt, or to a field in which the front end names the caller"
             ),
             // A snapshot would have an open connection, and the state of the random generator.
-            Self::Jwt(jwt) if !is_snapshotted() => jwt.keys.warm().await,
+            Self::Jwt(jwt) if !is_snapshotted => jwt.keys.warm().await,
             _ => {}
         }
     }

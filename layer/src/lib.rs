@@ -121,7 +121,7 @@ async fn build(upstream: &Upstream) -> Result<Built, String> {
     let protection = protection.transpose().map_err(|error| error.to_string())?;
     if let Some(protection) = protection.clone() {
         described::log(&protection);
-        tokio::spawn(async move { protection.rules.callers.start().await });
+        tokio::spawn(async move { protection.rules.callers.start(config::is_snapshotted()).await });
     }
     Ok((Proxy::new(upstream, protection.clone(), telemetry), protection, config.port))
 }
