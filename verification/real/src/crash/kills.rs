@@ -48,11 +48,14 @@ const FIRST_GUESS_US: u64 = 60_000;
 const FEW_SLOW: u64 = 20;
 /// The check stops after this many violations.
 const ENOUGH: usize = 10;
+/// While the check hasn't seen what its form is for, it goes on, up to this many times the number of kills. Which code
+/// a kill interrupts depends on the machine, so a small number of kills can miss any one moment.
+const GOES_ON: u64 = 20;
 
 /// The size of the check, and its seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers {
-    /// How many processes to kill.
+    /// How many processes to kill at least.
     pub kills: u64,
     /// The seed of the schedule.
     pub seed: u64,
@@ -92,6 +95,17 @@ impl Figures {
             return Err(Problem::new(format!("{}, seed {}: {problem}", self.server, self.seed)));
         }
         Ok(Self { problem: Some(problem), ..self })
+    }
+
+    /// Whether the check has seen a violation, or what the form is for.
+    fn shown(&self) -> Result<()> {
+        match missing(self.form, &self.found, self.keys) {
+            Some(words) if self.violations.is_empty() => Err(Problem::new(format!(
+                "{}: {words}, so the check has shown nothing\n{self}",
+                self.form.name()
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -157,11 +171,12 @@ struct Judged {
     violations: Vec<Violation>,
 }
 
-/// Kills `numbers.kills` processes on each server, and returns the figures of each server.
+/// Kills `numbers.kills` processes on each server, or more until it has seen what the form is for, and returns the
+/// figures of each server.
 ///
 /// # Errors
 ///
-/// If the check breaks off before it has found a violation.
+/// If the check breaks off before it has found a violation, or hasn't seen what the form is for.
 pub async fn check(
     function: &Function,
     backends: Vec<Backend>,
@@ -185,6 +200,7 @@ pub async fn check(
         let disbanded = fleet.disband().await;
         let thrown = thrown.and(disbanded);
         let mut of_server = throw.figures(started.elapsed());
+        let thrown = thrown.and_then(|()| of_server.shown());
         of_server.violations.extend(too_many_slow(of_server.found.slow, of_server.keys));
         if thrown.is_ok() && of_server.violations.is_empty() {
             let late = fleet.effects.keys().await?.into_iter();
@@ -209,6 +225,17 @@ fn too_many_slow(slow: u64, keys: u64) -> Option<Violation> {
              library records outcomes too late, or the machine is too busy: run the check again on an idle machine"
         ))
     })
+}
+
+/// What a check of this form is for and hasn't seen yet.
+fn missing(form: Form, found: &Finding, keys: u64) -> Option<&'static str> {
+    match form.promise() {
+        _ if form.claims() && found.later_claims == 0 => Some("no claim was taken over"),
+        Promise::Reconciled if found.happened == 0 => Some("no question found a charge"),
+        Promise::Reconciled if found.absent == 0 => Some("no question found that there's no charge"),
+        Promise::Unreconciled if found.effects <= keys => Some("nothing was charged twice"),
+        _ => None,
+    }
 }
 
 /// The harness's action on a delivery, if the delivery isn't answered before a random moment.
@@ -268,7 +295,12 @@ impl Throw {
     }
 
     fn has_kills_left(&self) -> bool {
-        self.kills.load(Ordering::SeqCst) < self.numbers.kills && !self.has_enough()
+        let kills = self.kills.load(Ordering::SeqCst);
+        let judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        let goes_on = judged.violations.is_empty()
+            && missing(self.fleet.form(), &judged.found, judged.keys).is_some()
+            && kills < self.numbers.kills * GOES_ON;
+        (kills < self.numbers.kills || goes_on) && judged.violations.len() < ENOUGH
     }
 
     /// Makes all deliveries of one key, and judges the key.
@@ -425,6 +457,22 @@ mod tests {
         assert!(both.contains("ended early: the server is gone"), "{both}");
         let alone = figures(Vec::new()).ended_by(problem()).unwrap_err().to_string();
         assert_eq!(alone, "a server, seed 7: the server is gone");
+    }
+
+    #[test]
+    fn check_that_shows_nothing_fails() {
+        let words = figures(Vec::new()).shown().unwrap_err().to_string();
+        assert!(
+            words.starts_with("ledger: no claim was taken over, so the check has shown nothing"),
+            "{words}"
+        );
+        assert!(figures(vec![Violation::new("two effects")]).shown().is_ok());
+        let found = |happened, absent| Finding { later_claims: 1, happened, absent, ..Finding::default() };
+        assert!(missing(Form::ReconciledRedis, &found(26, 0), 26).is_some());
+        assert!(missing(Form::ReconciledRedis, &found(0, 1), 26).is_some());
+        assert_eq!(missing(Form::ReconciledRedis, &found(25, 1), 26), None);
+        assert!(missing(Form::Unreconciled, &Finding { effects: 26, ..found(0, 0) }, 26).is_some());
+        assert_eq!(missing(Form::Optimistic, &Finding::default(), 1), None);
     }
 
     #[test]
