@@ -25,6 +25,7 @@ pub mod hooked;
 #[cfg(feature = "http")]
 pub mod http_server;
 pub mod links;
+pub mod load;
 #[cfg(feature = "postgres")]
 pub mod pgbouncer;
 pub mod ports;

@@ -197,7 +197,7 @@ async fn calls_end_within_their_timeouts() {
         ("a lost statement", Duration::from_secs(60), Duration::from_secs(1), true),
     ] {
         let table = server.store(|builder| builder).await.table();
-        let at_most = at_most + Duration::from_millis(400);
+        let at_most = at_most + Duration::from_millis(900);
         let measure = async || {
             let wire = Wire::to(server.port()).await;
             let builder = PostgresStore::builder(server.url_at(wire.port())).table(&table);

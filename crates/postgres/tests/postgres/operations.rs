@@ -235,7 +235,7 @@ async fn concurrent_duplicates_are_in_progress_immediately() {
 async fn late_work_is_still_committed() {
     let server = server!();
     let shop = Shop::new(server).await;
-    let (reserve, left) = (Duration::from_secs(8), Duration::from_secs(12));
+    let (reserve, left) = (Duration::from_secs(16), Duration::from_secs(24));
     let builder =
         Idempotency::builder(shop.store.clone()).function("shop").settings(|s| s.answer_reserve = reserve);
     let (mut client, key) = (server.client().await, Key::new("a").unwrap());

@@ -36,7 +36,7 @@ async fn completions_do_not_wait_for_the_pool() {
     let store = patient(PostgresStore::pool_builder(pool.clone())).table(&table).build().unwrap();
     store.create_table().await.unwrap();
     let builder =
-        Idempotency::builder(store).function("orders").settings(|s| s.settle_within = Duration::from_secs(4));
+        Idempotency::builder(store).function("orders").settings(|s| s.settle_within = Duration::from_secs(8));
     let idempotency = builder.build().unwrap();
     let effects = Arc::new(AtomicU32::new(0));
     for delivery in ["first", "second"] {
@@ -47,7 +47,7 @@ async fn completions_do_not_wait_for_the_pool() {
                 let work = async || {
                     let client = pool.get().await.map_err(std::io::Error::other)?;
                     effects.fetch_add(1, Ordering::SeqCst);
-                    let sleep = client.batch_execute("SELECT pg_sleep(1)").await;
+                    let sleep = client.batch_execute("SELECT pg_sleep(2)").await;
                     sleep.map_err(std::io::Error::other)?;
                     // The next handler takes the connection at once, before this handler's completion runs.
                     drop(client);

@@ -5,15 +5,15 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use lambda_idempotency::{
-    Idempotency, Key,
+    Idempotency,
     store::{Store as _, StoreBuilder, StoreErrorKind, postgres::PostgresStore},
 };
+use testkit::load::under_load;
 use tokio::sync::Mutex;
 
 use super::fixtures::{Server, fresh_table, key, patient, server};
@@ -72,45 +72,6 @@ impl<'s> Role<'s> {
         let close = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1";
         client.query(close, &[name]).await.unwrap();
     }
-
-    /// Runs operations on the store while the password changes and all sessions are ended. Returns how many succeeded, and how
-    /// many failed.
-    async fn under_load(&self, store: &PostgresStore) -> (usize, usize) {
-        let counter = Arc::<AtomicUsize>::default;
-        let (ran, failed, is_over) = (counter(), counter(), Arc::<AtomicBool>::default());
-        let idempotency = Idempotency::builder(store.clone()).function("rotation").build().unwrap();
-        let workers: Vec<_> = (0..8)
-            .map(|worker| {
-                let (ran, failed, is_over) = (ran.clone(), failed.clone(), is_over.clone());
-                let operation = idempotency.operation("run").unwrap();
-                tokio::spawn(async move {
-                    for nth in 0.. {
-                        if is_over.load(Ordering::SeqCst) {
-                            break;
-                        }
-                        let key = Key::new(format!("{worker}-{nth}")).unwrap();
-                        let result = operation.run(&key, &1, async || Ok::<_, Infallible>(2)).await;
-                        match result {
-                            Ok(_) => ran.fetch_add(1, Ordering::SeqCst),
-                            Err(error) => {
-                                eprintln!("run failed: {error:?}");
-                                failed.fetch_add(1, Ordering::SeqCst)
-                            }
-                        };
-                    }
-                })
-            })
-            .collect();
-        for nth in 0..ROTATIONS {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            self.rotate(nth).await;
-        }
-        is_over.store(true, Ordering::SeqCst);
-        for worker in workers {
-            worker.await.unwrap();
-        }
-        (ran.load(Ordering::SeqCst), failed.load(Ordering::SeqCst))
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,13 +79,13 @@ async fn rotating_passwords_fail_no_run() {
     let role = Role::new(server!()).await;
     let asked = Arc::default();
     let store = role.asking(&asked);
-    let (ran, failed) = role.under_load(&store).await;
-    eprintln!("{ran} runs, {failed} failed; the password was asked for {asked:?} times");
-    assert!(ran > 100, "{ran} runs");
-    assert_eq!(failed, 0);
+    let idempotency = Idempotency::builder(store).function("rotation").build().unwrap();
+    let ended = under_load(&idempotency, ROTATIONS, async |nth| role.rotate(nth).await).await;
+    eprintln!("{ended:?}; the password was asked for {asked:?} times");
+    assert_eq!(ended.failed, 0);
     let asked = asked.load(Ordering::SeqCst);
     assert!(
-        (ROTATIONS..ran).contains(&asked),
+        (ROTATIONS..ended.runs).contains(&asked),
         "asked {asked} times: for each connection, and not for each run"
     );
 }

@@ -184,5 +184,6 @@ async fn concurrent_transactions_have_one_effect() {
     let row = client.query_one(&count, &[]).await.unwrap();
     let counts: [i64; 4] = std::array::from_fn(|at| row.get(at));
     assert_eq!(counts, [counts[0]; 4], "effects, keys with an effect, records with an effect, records");
-    assert!(counts[0] >= 15, "{counts:?}");
+    // Of 20 keys. A key stays without an effect if the last worker that tries it rolls back.
+    assert!(counts[0] >= 5, "{counts:?}");
 }

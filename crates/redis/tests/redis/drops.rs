@@ -190,8 +190,8 @@ async fn calls_end_within_their_timeout() {
             let error = store.put(&key, &write).await.unwrap_err();
             (began.elapsed(), error)
         };
-        let (took, error) = unpaused(measure, |(took, _)| *took < Duration::from_millis(2400)).await;
-        assert!(took < Duration::from_millis(2400), "{took:?}");
+        let (took, error) = unpaused(measure, |(took, _)| *took < Duration::from_millis(2900)).await;
+        assert!(took < Duration::from_millis(2900), "{took:?}");
         assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, true), "{error}");
     }
 }

@@ -165,7 +165,8 @@ pub(crate) async fn claimed(store: &RedisStore, key: &StoredKey) {
 
 /// Waits until `holds` returns true.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..3000 {
+    // A paused Sentinel first waits half a minute, and again after each pause.
+    for _ in 0..9000 {
         if holds() {
             return;
         }

@@ -5,16 +5,15 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use lambda_idempotency::{
-    Idempotency, Key,
+    Idempotency,
     store::{Store as _, StoreErrorKind, redis::RedisStore},
 };
-use testkit::redis::RedisServer;
+use testkit::{load::under_load, redis::RedisServer};
 use tokio::sync::Mutex;
 
 use super::fixtures::fresh_key;
@@ -43,42 +42,17 @@ async fn rotating_passwords_fail_no_run() {
     });
     let store = store.build().unwrap();
     let idempotency = Idempotency::builder(store).function("rotation").build().unwrap();
-    let (ran, failed, is_over) =
-        (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
-    let workers: Vec<_> = (0..8)
-        .map(|worker| {
-            let (ran, failed, is_over) = (ran.clone(), failed.clone(), is_over.clone());
-            let operation = idempotency.operation("run").unwrap();
-            tokio::spawn(async move {
-                for nth in 0.. {
-                    if is_over.load(Ordering::SeqCst) {
-                        break;
-                    }
-                    let key = Key::new(format!("{worker}-{nth}")).unwrap();
-                    let result = operation.run(&key, &1, async || Ok::<_, Infallible>(2)).await;
-                    let count = if result.is_ok() { &ran } else { &failed };
-                    count.fetch_add(1, Ordering::SeqCst);
-                }
-            })
-        })
-        .collect();
-    for nth in 0..ROTATIONS {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    let ended = under_load(&idempotency, ROTATIONS, async |nth| {
         // The server's password and the code's change together.
         let mut current = password.lock().await;
         *current = format!("password-{nth}");
         rotate(&server, &current);
-    }
-    is_over.store(true, Ordering::SeqCst);
-    for worker in workers {
-        worker.await.unwrap();
-    }
-    let [ran, failed, asked] = [ran, failed, asked].map(|count| count.load(Ordering::SeqCst));
-    eprintln!("{ran} runs, {failed} failed; the password was asked for {asked} times");
-    assert!(ran > 100, "{ran} runs");
-    assert_eq!(failed, 0);
+    });
+    let (ended, asked) = (ended.await, asked.load(Ordering::SeqCst));
+    eprintln!("{ended:?}; the password was asked for {asked} times");
+    assert_eq!(ended.failed, 0);
     assert!(
-        (ROTATIONS..ran).contains(&asked),
+        (ROTATIONS..ended.runs).contains(&asked),
         "asked {asked} times: for each connection, and not for each run"
     );
 }
