@@ -17,8 +17,10 @@ use super::{
 };
 use crate::problem::Result;
 
-/// Runs all steps. Steps that wait for leases start first. The other steps run during these waits.
+/// Runs all steps. Steps that wait for leases start first. The other steps run during these waits, except for the crowd's,
+/// whose many processes could make another step miss its moment.
 pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
+    let at_once = delivery::at_once(world).await?;
     let points = crash::points(world);
     let mut killed = Vec::new();
     for point in points {
@@ -44,7 +46,7 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
 
     let others = Box::pin(async {
         let mut rows = delivery::in_turn(world).await?;
-        let (at_once, lost) = (delivery::at_once(world).await?, loss::both(world).await?);
+        let lost = loss::both(world).await?;
         rows.splice(delivery::AT_ONCE_AT..delivery::AT_ONCE_AT, at_once);
         let batches = match &world.orders {
             Some(orders) => batch::both(world, orders).await?,

@@ -102,6 +102,11 @@ impl Fleet {
         self.form
     }
 
+    /// Whether the function is broken on purpose.
+    pub(super) fn is_sabotaged(&self) -> bool {
+        self.sabotage.is_some()
+    }
+
     /// Returns how long the function waits for an earlier attempt's effect.
     pub(super) fn arrives(&self) -> Duration {
         let asks_in_time = self.sabotage != Some(Sabotage::AsksTooSoon);

@@ -84,6 +84,14 @@ async fn broken_requests_end_as_specified() {
         assert_eq!(answer, ANSWER);
         proxy.break_for(None, way);
         client.write_all(REQUEST).await.unwrap();
+        if is_served {
+            let served = async {
+                while count.load(Ordering::SeqCst) < 2 {
+                    clock::pause(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, served).await.unwrap_or_else(|_| panic!("{way} isn't served"));
+        }
         assert_eq!(seen(&mut client, bytes.len(), end).await, (bytes.to_vec(), end), "{way}");
         assert_eq!(count.load(Ordering::SeqCst), 1 + usize::from(is_served), "{way}");
         assert!(proxy.struck() > 0, "{way}");
@@ -128,6 +136,7 @@ async fn connections_break_until_the_fault_ends() {
             (fault, other) => panic!("{fault}: {other:?}"),
         }
         assert!(proxy.struck() > 0, "{fault}");
+        assert_eq!(count.load(Ordering::SeqCst), 1, "{fault}");
         proxy.heal();
         let answered = async {
             while ask(proxy.address()).await.is_none() {
@@ -135,7 +144,8 @@ async fn connections_break_until_the_fault_ends() {
             }
         };
         tokio::time::timeout(PATIENCE, answered).await.unwrap_or_else(|_| panic!("{fault} isn't healed"));
-        assert_eq!(count.load(Ordering::SeqCst), 2, "{fault}");
+        // On a busy machine, an attempt may be served just as it's given up.
+        assert!(count.load(Ordering::SeqCst) >= 2, "{fault}");
 
         let (began, time) = (clock::start(), Duration::from_millis(300));
         proxy.break_for(Some(time), fault);

@@ -185,8 +185,15 @@ async fn on_one(fault: LongFault, extent: LongExtent) -> Result<Report> {
         let operations = left.min(AT_ONCE);
         let downtimes = fault.round(&mut random);
         let round = Arc::new(Round::new(operations));
-        let mut running = JoinSet::new();
+        // Each store connects before its operation has to start in time.
+        let mut stores = Vec::new();
         for _ in 0..operations {
+            let store = victim.site.store_at(victim.address()?).await?;
+            answers(&*store).await?;
+            stores.push(store);
+        }
+        let mut running = JoinSet::new();
+        for store in stores {
             let latest = u64::try_from((LEAD + length(&downtimes)).as_millis()).unwrap_or(u64::MAX);
             let long = Long {
                 round: Arc::clone(&round),
@@ -201,7 +208,6 @@ async fn on_one(fault: LongFault, extent: LongExtent) -> Result<Report> {
                 faults: BTreeMap::new(),
                 long: Some(long.clone()),
             };
-            let store = victim.site.store_at(victim.address()?).await?;
             let (stage, lateness) = (stage.clone(), Arc::clone(&lateness));
             running.spawn(async move {
                 let facts = play_through(&stage, &case, store, &long, &lateness).await?;
@@ -213,7 +219,7 @@ async fn on_one(fault: LongFault, extent: LongExtent) -> Result<Report> {
         timeout(LATENESS, round.all_have_started()).await.map_err(too_busy)?;
         clock::pause(LEAD).await;
         victim.suffer(&downtimes).await?;
-        is_back(&*stage.direct).await?;
+        answers(&*stage.direct).await?;
         round.end();
         while let Some(done) = running.join_next().await {
             report.note(done)?;
@@ -224,18 +230,18 @@ async fn on_one(fault: LongFault, extent: LongExtent) -> Result<Report> {
     Ok(report)
 }
 
-/// Waits until the server answers.
-async fn is_back(direct: &dyn Store) -> Result<()> {
+/// Waits until the server answers the store.
+async fn answers(store: &dyn Store) -> Result<()> {
     let key = StoredKey::from_stored("nobody's");
     let mut last = None;
     for _ in 0..PATIENCE {
-        match direct.read(&key).await {
+        match store.read(&key).await {
             Ok(_) => return Ok(()),
             Err(error) => last = Some(error),
         }
         clock::pause(Duration::from_millis(100)).await;
     }
-    Err(Problem::new(format!("the server doesn't answer after its fault: {last:?}")))
+    Err(Problem::new(format!("the server doesn't answer: {last:?}")))
 }
 
 /// A server that can be taken down, and the proxy before it, if it has one.
