@@ -227,7 +227,7 @@ fn too_many_slow(slow: u64, keys: u64) -> Option<Violation> {
     })
 }
 
-/// What a check of this form is for and hasn't seen yet.
+/// Names the event that this form's check must see, and hasn't seen yet.
 fn missing(form: Form, found: &Finding, keys: u64) -> Option<&'static str> {
     match form.promise() {
         _ if form.claims() && found.later_claims == 0 => Some("no claim was taken over"),
