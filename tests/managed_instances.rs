@@ -621,8 +621,9 @@ async fn restored(initialization: &str, jumps: &str, death: Death) -> (Duration,
     while bench.step("late").await.is_none_or(|record| record.status() != Status::Completed) {
         sleep(5).await;
     }
+    // Without SnapStart, a slow attempt can make a second connection too.
     let is_snapshotted = initialization == "snap-start";
-    assert_eq!(links.made() > before, is_snapshotted, "the snapshot has no connection of the init");
+    assert!(!is_snapshotted || links.made() > before, "the snapshot has a connection of the init");
     function.signal("-STOP");
     begins("restored");
     links.kill(death);
@@ -642,7 +643,8 @@ async fn restored(initialization: &str, jumps: &str, death: Death) -> (Duration,
 
 #[tokio::test]
 async fn first_invocation_after_restore_is_prompt() {
-    let prompt = Duration::from_millis(500);
+    // A dead connection costs at least 1 s.
+    let prompt = Duration::from_millis(950);
     for (death, jumps) in [(Death::Closes, "ahead"), (Death::Swallows, "ahead"), (Death::Swallows, "back")] {
         let restored = async || restored("snap-start", jumps, death).await;
         let (took, lost) = unpaused(restored, |(took, _)| *took < prompt).await;

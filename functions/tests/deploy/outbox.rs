@@ -284,7 +284,10 @@ async fn unreadable_change_stops_the_batch() {
         let answer = outbox.deliver(event.clone(), Trouble::Bus(Treatment::Accepts)).await.unwrap();
         let unreadable = &event["Records"][2]["dynamodb"]["SequenceNumber"];
         assert_eq!(failed(&answer).as_deref(), unreadable.as_str());
-        assert_eq!(outbox.bus.events().len(), 1, "only the first outcome may be published");
+        // The function sends an event again if EventBridge's answer is slow.
+        let ids: BTreeSet<_> =
+            outbox.bus.events().iter().map(|event| event["Detail"]["id"].to_string()).collect();
+        assert_eq!(ids.len(), 1, "only the first outcome may be published");
     }
 }
 

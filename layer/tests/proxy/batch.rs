@@ -270,7 +270,13 @@ async fn layer_polls_once_per_idle_worker() {
     assert_eq!(lambda.polls(), 1);
     for (nth, event) in (1..).zip(&events) {
         function.respond(event, "null").await;
-        assert!(function.gets_nothing().await);
+        let polled = async {
+            while lambda.polls() < 2 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        };
+        function.gets_nothing_until(polled).await;
         assert_eq!(lambda.polls(), 2, "after {nth} answers");
     }
     assert!(returned(&posted(waiting).await).is_empty());

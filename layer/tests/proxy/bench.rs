@@ -79,6 +79,8 @@ struct State {
     /// The status of the answer to a posted response.
     status: Mutex<u16>,
     polls: AtomicU64,
+    /// The number of deliveries that no poll has got yet.
+    undelivered: AtomicU64,
     /// The events for the extension.
     events: AsyncMutex<mpsc::UnboundedReceiver<&'static str>>,
     event_sender: mpsc::UnboundedSender<&'static str>,
@@ -96,6 +98,7 @@ impl Lambda {
             others: Mutex::default(),
             status: Mutex::new(202),
             polls: AtomicU64::new(0),
+            undelivered: AtomicU64::new(0),
             events: AsyncMutex::new(events),
             event_sender,
         });
@@ -140,6 +143,7 @@ impl Lambda {
         let (sender, posted) = oneshot::channel();
         self.state.last.lock().unwrap().clone_from(&request_id);
         self.state.waiting.lock().unwrap().insert(request_id, sender);
+        self.state.undelivered.fetch_add(1, Ordering::Relaxed);
         self.state.sender.send(Invocation { headers, body: event.as_ref().to_vec() }).unwrap();
         posted
     }
@@ -190,6 +194,7 @@ impl State {
             let Some(Invocation { headers, body }) = self.queue.lock().await.recv().await else {
                 return Reply::Silence;
             };
+            self.undelivered.fetch_sub(1, Ordering::Relaxed);
             return Reply::Whole(200, headers, body);
         }
         if let Some(rest) = path.strip_prefix("/2018-06-01/runtime/invocation/") {
@@ -227,6 +232,7 @@ pub(crate) struct Function {
     pub(crate) process: String,
     pub(crate) child: Child,
     file: PathBuf,
+    lambda: Arc<State>,
 }
 
 /// A command that runs the program with these settings. Of this process's own variables, it gets only `PATH`.
@@ -278,15 +284,15 @@ impl Function {
         })
         .await
         .expect("the program starts the command");
-        Self { address, process, child, file }
+        Self { address, process, child, file, lambda: Arc::clone(&lambda.state) }
     }
 
     /// Starts `program`, and returns a function behind it. `address` is the address of the program's proxy.
-    pub(crate) fn at(address: String, mut program: Command) -> Self {
+    pub(crate) fn at(lambda: &Lambda, address: String, mut program: Command) -> Self {
         let file = fresh_path();
         let log = std::fs::File::create(file.with_extension("log")).unwrap();
         let child = program.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-        Self { address, process: String::new(), child, file }
+        Self { address, process: String::new(), child, file, lambda: Arc::clone(&lambda.state) }
     }
 
     /// The text that the program and the command have written.
@@ -310,10 +316,24 @@ impl Function {
         tokio::time::timeout(PATIENCE, next).await.expect("an event")
     }
 
-    /// Polls, and returns whether no event comes within 200 ms.
+    /// Polls, and returns whether no event comes within 200 ms after the layer has got all deliveries. The layer gets
+    /// them only while the function polls.
     pub(crate) async fn gets_nothing(&self) -> bool {
         let next = self.send("GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new());
-        tokio::time::timeout(Duration::from_millis(200), next).await.is_err()
+        let delivered = async {
+            while self.lambda.undelivered.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let quiet = async {
+            tokio::time::timeout(PATIENCE, delivered).await.expect("the layer gets the deliveries");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        };
+        tokio::select! {
+            biased;
+            _ = next => false,
+            () = quiet => true,
+        }
     }
 
     /// Polls until `done` ends, and checks that no event comes.

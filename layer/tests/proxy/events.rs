@@ -121,9 +121,9 @@ async fn errors_over_the_limit_keep_their_type() {
 async fn rejected_late_answers_are_recorded() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_METRICS", "cloudwatch")])).await;
-    let late = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(3), &[]);
+    let late = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(8), &[]);
     let event = function.next().await;
-    tokio::time::sleep(Duration::from_millis(3300)).await;
+    tokio::time::sleep(Duration::from_millis(8300)).await;
     lambda.answers(410);
     let accepted = function.respond(&event, "1").await;
     assert_eq!(accepted.status, 202, "a runtime client may end its process at a 410");
@@ -245,7 +245,7 @@ async fn client_context_can_carry_the_claim() {
     let lambda = Lambda::start().await;
     let function = Function::start(&lambda, &with(&[("IDEMPOTENCY_CLAIM_FIELD", "context:claim")])).await;
     let context = ("lambda-runtime-client-context", r#"{"custom":{"a":"b"},"env":{"x":"y"}}"#);
-    let waiting = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(3), &[context]);
+    let waiting = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(60), &[context]);
     let event = function.next().await;
     assert_eq!(event.body, r#"{"id": 1}"#);
     let context: serde_json::Value =
@@ -261,7 +261,7 @@ async fn client_context_can_carry_the_claim() {
         with(&[("IDEMPOTENCY_CLAIM_FIELD", "context:claim"), ("IDEMPOTENCY_ON_MISSING_KEY", "pass")]);
     let function = Function::start(&lambda, &settings).await;
     let forged = ("lambda-runtime-client-context", r#"{"custom":{"a":"b","claim":"forged"}}"#);
-    let waiting = lambda.deliver_with("{}", Duration::from_secs(3), &[forged]);
+    let waiting = lambda.deliver_with("{}", Duration::from_secs(60), &[forged]);
     let event = function.next().await;
     assert_eq!(event.header("lambda-runtime-client-context"), r#"{"custom":{"a":"b"}}"#);
     function.respond(&event, "1").await;
@@ -288,7 +288,7 @@ async fn tenants_have_separate_keys() {
     let function = Function::start(&lambda, KEY).await;
     for tenant in ["anna", "otto"] {
         let headers = [("lambda-runtime-aws-tenant-id", tenant)];
-        let waiting = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(3), &headers);
+        let waiting = lambda.deliver_with(r#"{"id": 1}"#, Duration::from_secs(60), &headers);
         let event = function.next().await;
         assert_eq!(event.header("lambda-runtime-aws-tenant-id"), tenant);
         function.respond(&event, format!("\"{tenant}\"")).await;

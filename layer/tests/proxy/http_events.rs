@@ -352,7 +352,7 @@ async fn fenced_stream_is_refused_as_not_retained() {
     let function = Function::start(&lambda, &[KEY, &settings].concat()).await;
     let request = event("function-url", POST).to_string();
     let stream = |length| format!("{}{}{}", json!({ "statusCode": 201 }), "\0".repeat(8), "a".repeat(length));
-    let fenced = lambda.deliver_with(&request, Duration::from_secs(1), &[]);
+    let fenced = lambda.deliver_with(&request, Duration::from_secs(4), &[]);
     let slow = function.next().await;
     // The successor waits until the lease has expired.
     let successor = lambda.deliver(&request);

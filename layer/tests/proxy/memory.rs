@@ -7,7 +7,7 @@ use bytes::Bytes;
 use testkit::front_ends::{POST, Sent, event};
 
 use super::{
-    bench::{Function, Lambda, posted},
+    bench::{Function, Lambda, PATIENCE, posted},
     process::{on_table, table},
 };
 
@@ -84,7 +84,7 @@ impl Measured {
         let left = || self.kib("VmRSS:").saturating_sub(self.before);
         // The layer drops the last event only after Lambda has its answer.
         let begun = Instant::now();
-        while left() > MOST_LEFT && begun.elapsed() < Duration::from_secs(2) {
+        while left() > MOST_LEFT && begun.elapsed() < PATIENCE {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let left = left();

@@ -160,12 +160,13 @@ async fn operations_have_their_own_keys() {
 async fn short_lease_is_extended_while_function_runs() {
     let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
     let endpoint = wire.endpoint();
-    let lease = [("IDEMPOTENCY_LEASE", "6s"), ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:20s")];
+    let lease = [("IDEMPOTENCY_LEASE", "10s"), ("IDEMPOTENCY_ON_IN_PROGRESS", "wait:30s")];
     let settings = [&on_table(&endpoint)[..], &lease].concat();
     let killed = Function::start(&lambda, &settings).await;
     let _unanswered = lambda.deliver(r#"{"id": 1}"#);
     killed.next().await;
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    // The claim's first lease and the skew margin end now.
+    tokio::time::sleep(Duration::from_secs(12)).await;
     let successor = Function::start(&lambda, &settings).await;
     let waiting = lambda.deliver(r#"{"id": 1}"#);
     // The successor would take over here if the lease weren't extended.

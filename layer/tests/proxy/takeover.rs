@@ -33,7 +33,7 @@ impl Takeover {
     async fn of(key: &str, event: &str) -> Self {
         let lambda = Lambda::start().await;
         let function = Function::start(&lambda, &[SETTINGS, &[("IDEMPOTENCY_KEY", key)]].concat()).await;
-        let fenced = lambda.deliver_with(event, Duration::from_secs(1), &[]);
+        let fenced = lambda.deliver_with(event, Duration::from_secs(4), &[]);
         let slow = function.next().await;
         let successor = lambda.deliver(event);
         let next = function.next().await;

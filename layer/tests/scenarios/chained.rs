@@ -91,7 +91,7 @@ async fn replays(layer: impl Fn(&str) -> String, polls: Option<usize>, settings:
         handler: "handler",
         layer: layer(&other),
         is_unpacked,
-        timeout: 20,
+        timeout: 120,
         environment,
     };
     let sandbox = Sandbox::start(&function).await;

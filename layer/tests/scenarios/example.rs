@@ -45,7 +45,7 @@ async fn deliver(function: &str, runtime: Runtime, folder: &str, events: &[&str]
         handler: "handler",
         layer,
         is_unpacked: false,
-        timeout: 20,
+        timeout: 120,
         environment,
     };
     let sandbox = Sandbox::start(&function).await;

@@ -29,7 +29,7 @@ pub(crate) const TABLE: &str = "records";
 const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// How long the steps `Until`, `Arrives` and `Effect` wait, at most.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A function with a timeout of at most this many seconds is started before its scenario, because its start could take
 /// longer than the timeout.
@@ -179,8 +179,9 @@ impl Play<'_> {
                 let end = clock::now_ms() + clock::millis(PATIENCE);
                 loop {
                     let answer = self.send(0, event).await;
-                    // After a process has ended, the next deliveries may time out because they also start the function.
-                    let is_start = self.has_ended && answer == Answer::TimedOut;
+                    // After a process has ended, the next deliveries may time out because they also start the function,
+                    // or be refused because the start left the layer no time for its store.
+                    let is_start = self.has_ended && (answer == Answer::TimedOut || is_unavailable(&answer));
                     self.has_ended = is_start;
                     if !(is_start || is_in_progress(&answer)) || clock::now_ms() > end {
                         return self.judge(event, *then, &answer);
@@ -465,6 +466,10 @@ fn is_in_progress(answer: &Answer) -> bool {
         }
         _ => false,
     }
+}
+
+fn is_unavailable(answer: &Answer) -> bool {
+    matches!(answer, Answer::Error { kind, .. } if kind == "Idempotency.Unavailable")
 }
 
 /// The id of the run that gave this response, from the response itself or from its HTTP body.

@@ -493,7 +493,7 @@ async fn deaths_after_a_slow_start_are_seen() {
         handler: "handler",
         layer: format!("sh -c '{once}; exec \"$@\"' sh "),
         is_unpacked: false,
-        timeout: 3,
+        timeout: 10,
         environment: vec![("LEDGER".into(), ledger)],
     })
     .await;

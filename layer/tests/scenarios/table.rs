@@ -59,7 +59,8 @@ pub(crate) fn baseline() -> Vec<Scenario> {
         of("error", [Send(Plain("", "effect error:Declined"), Throws("Declined"))], ONCE),
         of("exit", [Send(Plain("", "effect exit:3"), Dies)], ONCE).on_demand(),
         of("kill", [Send(Plain("", "effect kill"), Dies)], ONCE).on_demand(),
-        of("timeout", [Send(Plain("", "effect sleep:6500"), TimesOut)], ONCE).timeout(5),
+        // On Managed Instances, the emulator's limit for the function's start is the timeout, too.
+        of("timeout", [Send(Plain("", "effect sleep:6500"), TimesOut)], ONCE).timeout(5).on_demand(),
         of("6 MB answer", [Send(Plain("", "effect big:5900000"), Runs)], ONCE),
         of("6 MB event", [Send(Padded("", "effect", 5_900_000), Runs)], ONCE),
         of("1 MiB error cause", [Send(Plain("", "effect error:Declined:900000"), Throws("Declined"))], ONCE)
@@ -281,18 +282,19 @@ fn errors() -> Vec<Scenario> {
         of(
             "late response",
             [
-                Send(once("effect sleep:6500"), TimesOut),
-                // The function's answer comes 1.5 s after the timeout, and the layer records it.
+                Send(once("effect sleep:17000"), TimesOut),
+                // The function's answer comes 2 s after the timeout, and the layer records it.
                 Arrives(Complete),
                 Pause(500),
                 // The same process runs this event: on Managed Instances, a process survives a timeout.
                 Send(Plain("b", "effect"), Runs),
                 Restart,
-                Send(once("effect sleep:6500"), Answers),
+                Send(once("effect sleep:17000"), Answers),
             ],
             &[("", Exactly(1), Exactly(1)), ("b", Exactly(1), Exactly(1))],
         )
-        .timeout(5)
+        // This is also the emulator's limit for the function's start.
+        .timeout(15)
         .managed(),
     ]
 }

@@ -8,7 +8,7 @@ use lambda_idempotency_rehearsal::{
 };
 use serde_json::json;
 
-use testkit::{ports::free_port, tools::tool};
+use testkit::{ports::free_port, tools::tool, unpaused::unpaused};
 
 use crate::{
     ledger::Ledger,
@@ -43,7 +43,7 @@ async fn extension_replays(mode: Mode) {
         handler: "handler",
         layer: "/opt/idempotency-wrapper ".into(),
         is_unpacked: true,
-        timeout: 20,
+        timeout: 120,
         environment: environment(&database, &ledger).await,
     })
     .await;
@@ -69,11 +69,15 @@ async fn extension_replays_on_managed_instances() {
     extension_replays(Mode::ManagedInstances).await;
 }
 
-/// Starts a sandbox with the layer unpacked, and invokes the function once. Returns the emulator's log, to which the
-/// extension writes, once it contains `expected`.
-async fn logged(layer: &str, required: &str, event: &[u8], expected: &str) -> Option<String> {
+/// Starts a sandbox with the layer unpacked, and invokes the function once. Waits until the emulator's log contains
+/// `expected`. The extension writes to this log.
+///
+/// # Errors
+///
+/// The answer and the logs, without `expected`.
+async fn logged(layer: &str, required: &str, event: &[u8], expected: &str) -> Result<(), String> {
     if tool("aws-lambda-rie").is_none() || !Runtime::Python.is_installed() || !has_namespaces() {
-        return None;
+        return Ok(());
     }
     let database = Database::embedded().await.unwrap();
     let ledger = Ledger::new(scratch().join("ledger"));
@@ -94,23 +98,26 @@ async fn logged(layer: &str, required: &str, event: &[u8], expected: &str) -> Op
     for _ in 0..500 {
         let log = sandbox.log() + &sandbox.output();
         if log.contains(expected) {
-            return Some(log);
+            return Ok(());
         }
         lambda_idempotency_rehearsal::clock::pause(Duration::from_millis(20)).await;
     }
-    panic!("{answer:?}\n{}\n{}", sandbox.output(), sandbox.log());
+    Err(format!("{answer:?}\n{}\n{}", sandbox.output(), sandbox.log()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn emulator_shows_the_extension_a_bypassed_runtime() {
-    logged("", "0", br#"{"id":"order-1","do":"effect"}"#, "its runtime never sent the layer a request").await;
+    let event = br#"{"id":"order-1","do":"effect"}"#;
+    logged("", "0", event, "its runtime never sent the layer a request").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn emulator_shows_the_extension_a_crash() {
     let layer = "/opt/idempotency-wrapper ";
     let crash = br#"{"id":"order-1","do":"exit:1"}"#;
-    logged(layer, "1", crash, "the handler's process ended without an answer: the key is free within").await;
+    let expected = "the handler's process ended without an answer: the key is free within";
+    // The layer has only moments to change the record.
+    unpaused(async || logged(layer, "1", crash, expected).await, Result::is_ok).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

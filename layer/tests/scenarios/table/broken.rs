@@ -112,6 +112,9 @@ pub(super) fn kills() -> Vec<Scenario> {
     ]
 }
 
+/// The layer's answer at the last moment must come before the emulator ends the function, also on a busy machine.
+const EARLY: Settings = &[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ANSWER_RESERVE", "2s")];
+
 pub(super) fn outages() -> Vec<Scenario> {
     let down = |name: &str, fault| {
         of(
@@ -139,14 +142,15 @@ pub(super) fn outages() -> Vec<Scenario> {
             ],
             &[("", Between(1, 2), Between(1, 2))],
         )
-        .timeout(5)
+        .with(EARLY)
+        .timeout(8)
         .on_demand()
     };
     vec![
-        down("refused", HttpWay::CutBefore).timeout(5).on_demand(),
+        down("refused", HttpWay::CutBefore).with(EARLY).timeout(8).on_demand(),
         down("500", HttpWay::ErrorBefore),
         down("throttled", HttpWay::Throttle),
-        down("silent", HttpWay::HangBefore).timeout(5).on_demand(),
+        down("silent", HttpWay::HangBefore).with(EARLY).timeout(8).on_demand(),
         of("store down, passed on", [Break(Claim, ALL, HttpWay::ErrorBefore), Send(EFFECT, Runs)], ONCE)
             .with(&[("IDEMPOTENCY_KEY", "/id"), ("IDEMPOTENCY_ON_STORE_FAILURE", "pass")])
             .timeout(6)
