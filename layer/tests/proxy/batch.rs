@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     bench::{Function, Got, Lambda, Posted, posted},
     http_events::STREAM,
+    process::until,
 };
 
 const BY_ID: (&str, &str) = ("IDEMPOTENCY_KEY", "/id");
@@ -271,9 +272,7 @@ async fn layer_polls_once_per_idle_worker() {
     for (nth, event) in (1..).zip(&events) {
         function.respond(event, "null").await;
         let polled = async {
-            while lambda.polls() < 2 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            until("the layer polls again", || lambda.polls() >= 2).await;
             tokio::time::sleep(Duration::from_millis(200)).await;
         };
         function.gets_nothing_until(polled).await;

@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lambda_idempotency::{Key, KeyFields, Scope, StoredKey};
@@ -32,6 +32,7 @@ use super::{
     record::Stored,
     sabotage::Sabotage,
 };
+use crate::wire::Lateness;
 
 /// How many processes run at one time. Frozen ones don't count.
 const RUNNING: usize = 8;
@@ -39,6 +40,9 @@ const RUNNING: usize = 8;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the harness checks whether a process has reached its point.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// The machine was busy if timers were late by more than this in sum.
+const TOO_LATE: Duration = Duration::from_millis(100);
 
 /// The function under test on one server, its ledger, and its processes.
 #[derive(Debug)]
@@ -53,6 +57,7 @@ pub(super) struct Fleet {
     started: AtomicU64,
     idle: Mutex<Vec<Process>>,
     slots: Semaphore,
+    lateness: Lateness,
 }
 
 impl Fleet {
@@ -89,6 +94,7 @@ impl Fleet {
             started: AtomicU64::new(0),
             idle: Mutex::default(),
             slots: Semaphore::new(RUNNING),
+            lateness: Lateness::watch(),
         }))
     }
 
@@ -105,6 +111,12 @@ impl Fleet {
     /// Whether the function is broken on purpose.
     pub(super) fn is_sabotaged(&self) -> bool {
         self.sabotage.is_some()
+    }
+
+    /// Whether the machine was busy since `begun`, so that a process may have missed a moment. A sabotage has no such
+    /// excuse.
+    pub(super) fn was_late(&self, begun: Instant) -> bool {
+        !self.is_sabotaged() && self.lateness.during(clock::start(), begun.elapsed()) > TOO_LATE
     }
 
     /// Returns how long the function waits for an earlier attempt's effect.
