@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -90,6 +90,8 @@ pub(crate) struct Event {
     is_claimed: AtomicBool,
     /// Whether the function was called.
     has_begun: AtomicBool,
+    /// How many workers the invocation can use at the same time.
+    width: AtomicUsize,
     /// Whether an answer was sent to the Runtime API, or is on its way.
     is_answered: AtomicBool,
     /// Whether the Runtime API has responded to the answer.
@@ -168,6 +170,7 @@ impl Event {
             is_piped,
             is_claimed,
             has_begun,
+            width: AtomicUsize::new(1),
             is_answered,
             is_posted,
         })
@@ -204,6 +207,16 @@ impl Event {
     /// Whether the function was called.
     pub(crate) fn has_begun(&self) -> bool {
         self.has_begun.load(Ordering::Relaxed)
+    }
+
+    /// Notes how many of the invocation's records are in flight. Each is an event of its own.
+    pub(crate) fn in_flight(&self, records: usize) {
+        self.width.store(records.max(1), Ordering::Relaxed);
+    }
+
+    /// How many workers the invocation can use at the same time: one, or one for each record in flight.
+    pub(crate) fn width(&self) -> usize {
+        self.width.load(Ordering::Relaxed)
     }
 
     /// Whether the calling code must send its answer. Only the first call returns true: Lambda takes one answer.

@@ -226,19 +226,18 @@ impl Function {
 
     /// Returns how many polls of the real Runtime API to begin, and counts them as open: one for each spare waiting
     /// poll of the function. A waiting poll isn't spare if it may be needed for the event of an open poll of the
-    /// Runtime API, or of an open invocation that the function isn't running.
+    /// Runtime API, or for an event of an open invocation that the function isn't running yet.
     ///
-    /// An invocation that the function is running needs no waiting poll, even if the function runs several of the
-    /// invocation's records at the same time. An event that the function still runs after the end of its invocation
-    /// needs none either, since the function got it as the answer to an earlier poll.
+    /// An event that the function still runs after the end of its invocation needs no waiting poll, since the function
+    /// got it as the answer to an earlier one.
     pub(crate) fn polls_to_begin(&self) -> usize {
         let mut state = self.state();
         state.waiting.retain(|waiter| !waiter.is_closed());
-        let runs = |open: &&Arc<Event>| {
-            let is_it = |running: &Running| Arc::ptr_eq(&running.invocation, open);
-            state.running.values().any(|running| is_it(running) && !running.posted.is_closed())
+        let running = |open: &Arc<Event>| {
+            let is_it = |running: &&Running| Arc::ptr_eq(&running.invocation, open);
+            state.running.values().filter(is_it).filter(|running| !running.posted.is_closed()).count()
         };
-        let to_run = state.open.iter().filter(|open| !runs(open)).count();
+        let to_run: usize = state.open.iter().map(|open| open.width().saturating_sub(running(open))).sum();
         let missing = state.waiting.len().saturating_sub(state.polls + to_run);
         state.polls += missing;
         missing

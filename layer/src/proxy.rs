@@ -116,7 +116,7 @@ impl Protection {
     }
 
     /// Begins as many polls of the real Runtime API as the function's waiting polls need.
-    fn pump(self: &Arc<Self>) {
+    pub(crate) fn pump(self: &Arc<Self>) {
         for _ in 0..self.function.polls_to_begin() {
             let protection = Arc::clone(self);
             tokio::spawn(async move { protection.poll().await });

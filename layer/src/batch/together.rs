@@ -157,6 +157,11 @@ impl Together {
             state.in_flight = records;
             state.returned.extend(returned.iter().map(|&identifier| identifier.to_owned()));
         }
+        if mode(&self.protection) == BatchMode::Each {
+            self.event.in_flight(records);
+            // A worker may have become idle.
+            self.protection.pump();
+        }
         self.run_if_all_wait();
     }
 

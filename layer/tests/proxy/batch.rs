@@ -1,14 +1,15 @@
 //! Batches, record by record.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use lambda_idempotency_verification_real::wire::HttpWay;
 use serde_json::{Value, json};
 
 use super::{
     bench::{Function, Got, Lambda, Posted, posted},
     http_events::STREAM,
-    process::until,
+    process::{on_table, table, until},
 };
 
 const BY_ID: (&str, &str) = ("IDEMPOTENCY_KEY", "/id");
@@ -260,25 +261,33 @@ async fn pollers_share_the_records_of_a_batch() {
 }
 
 /// If the layer had more open polls than the function has idle workers, Lambda would hand out an invocation to each
-/// poll. Some of these invocations would then wait until a worker is idle.
+/// poll. Some of these invocations would then wait until a worker is idle. A worker isn't idle while the batch has
+/// another record for it, even if that record isn't claimed yet.
 #[tokio::test]
 async fn layer_polls_once_per_idle_worker() {
-    let lambda = Lambda::start().await;
-    let settings = [BY_ID, ("IDEMPOTENCY_BATCH", "each"), ("AWS_LAMBDA_MAX_CONCURRENCY", "3")];
-    let function = Function::start(&lambda, &settings).await;
-    let waiting = lambda.deliver(messages(&[("a", 1), ("b", 2), ("c", 3)]));
-    let events = [function.next().await, function.next().await, function.next().await];
-    assert_eq!(lambda.polls(), 1);
-    for (nth, event) in (1..).zip(&events) {
+    let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
+    let endpoint = wire.endpoint();
+    let each = [("IDEMPOTENCY_BATCH", "each"), ("AWS_LAMBDA_MAX_CONCURRENCY", "3")];
+    let function = Function::start(&lambda, &[&on_table(&endpoint)[..], &each].concat()).await;
+    // Claims and settlements take a quarter of a second.
+    wire.break_next(1000, HttpWay::FastDrip);
+    let waiting = lambda.deliver(messages(&[("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5)]));
+    let mut running = VecDeque::from([function.next().await, function.next().await, function.next().await]);
+    for _ in ["d", "e"] {
+        function.respond(&running.pop_front().unwrap(), "null").await;
+        running.push_back(function.next().await);
+    }
+    assert_eq!(lambda.polls(), 1, "the layer polled between a batch's records");
+    let mut idle = Vec::new();
+    for (event, polls) in running.iter().zip(2..) {
         function.respond(event, "null").await;
-        let polled = async {
-            until("the layer polls again", || lambda.polls() >= 2).await;
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        };
-        function.gets_nothing_until(polled).await;
-        assert_eq!(lambda.polls(), 2, "after {nth} answers");
+        idle.push(function.waits());
+        until("the layer polls again", || lambda.polls() >= polls).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(lambda.polls(), polls);
     }
     assert!(returned(&posted(waiting).await).is_empty());
+    assert!(idle.iter().all(|poll| !poll.is_finished()));
 }
 
 /// Only Lambda can stop the function, and only at the deadline. Until the function answers, the layer neither answers

@@ -20,6 +20,7 @@ use tokio::{
     net::TcpStream,
     process::{Child, Command},
     sync::{Mutex as AsyncMutex, mpsc, oneshot},
+    task::JoinHandle,
 };
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -334,6 +335,14 @@ impl Function {
             _ = next => false,
             () = quiet => true,
         }
+    }
+
+    /// Begins a poll, as an idle worker does.
+    pub(crate) fn waits(&self) -> JoinHandle<Got> {
+        let address = self.address.clone();
+        tokio::spawn(async move {
+            send(&address, "GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new()).await
+        })
     }
 
     /// Polls until `done` ends, and checks that no event comes.
