@@ -267,8 +267,8 @@ async fn converse(stream: TcpStream, shared: Arc<Shared>, port: usize) {
     let mut conversation = Conversation::new(stream);
     // An error means that the client went away, which is expected.
     while let Ok(Some(request)) = conversation.request().await {
-        let nth = shared.note(&request, port);
-        let Some(fault) = shared.interference(&mut conversation, nth).await else { return };
+        let (nth, planned) = shared.note(&request, port);
+        let Some(fault) = shared.interference(&mut conversation, nth, planned).await else { return };
         if !matches!(shared.answer(&mut conversation, nth, request, fault).await, Ok(Then::GoOn)) {
             return;
         }
@@ -282,7 +282,10 @@ enum Then {
 }
 
 impl Shared {
-    fn note(&self, request: &Request, port: usize) -> usize {
+    /// Adds the request to the log. Returns its number, and its fault if the plan has one.
+    ///
+    /// Whoever sees a request in the log may heal the proxy at once, so the fault is decided before.
+    fn note(&self, request: &Request, port: usize) -> (usize, Option<HttpWay>) {
         let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         let id = body.pointer("/Item/id/S").or_else(|| body.pointer("/Key/id/S"));
         let mut exchange = Exchange {
@@ -304,8 +307,9 @@ impl Shared {
         if let Some((_, requests, fault)) = lock(&self.next).take_if(|(from, ..)| *from == exchange.meaning) {
             self.break_numbers(nth, requests, fault);
         }
+        let planned = lock(&self.plan).get(&nth).copied();
         log.push(exchange);
-        nth
+        (nth, planned)
     }
 
     /// Breaks this many requests, from number `first` on.
@@ -315,9 +319,14 @@ impl Shared {
 
     /// Returns the fault of this request, if it has one. If the request is held, waits until its release. Returns `None`
     /// if the server must never get it, because the client is gone, or nobody can release the request.
-    async fn interference(&self, client: &mut Conversation, nth: usize) -> Option<Option<HttpWay>> {
-        if let Some(planned) = lock(&self.plan).get(&nth) {
-            return Some(Some(*planned));
+    async fn interference(
+        &self,
+        client: &mut Conversation,
+        nth: usize,
+        planned: Option<HttpWay>,
+    ) -> Option<Option<HttpWay>> {
+        if planned.is_some() {
+            return Some(planned);
         }
         let Some(rules) = &self.rules else { return Some(None) };
         let exchange = lock(&self.log).get(nth).cloned()?;

@@ -65,6 +65,8 @@ pub(super) fn kills() -> Vec<Scenario> {
                 Arrives(Complete),
                 KillLayer,
                 Finish(Dies),
+                // The layer may have sent its second attempt just before its end. The wire must lose that one too.
+                Pause(250),
                 Heal,
                 Until(EFFECT, Runs),
             ],
