@@ -341,25 +341,33 @@ pub(crate) async fn table() -> (Database, Proxy) {
     (database, wire)
 }
 
+/// Runs two events, and kills the layer's connections to the table after each. Returns how many requests were lost.
+async fn lost_after_a_freeze(is_restored: bool) -> usize {
+    let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
+    let links = links::Links::before(wire.address());
+    let endpoint = format!("http://{}", links.address());
+    let function = Function::start(&lambda, &on_table(&endpoint)).await;
+    // The layer connects in the background. If that request came late, it would be lost too.
+    until("the layer connects", || wire.log().exchanges().iter().any(|exchange| exchange.served.is_some()))
+        .await;
+    for event in [r#"{"id": 1}"#, r#"{"id": 2}"#] {
+        let waiting = lambda.deliver(event);
+        function.respond(&function.next().await, "1").await;
+        assert_eq!(posted(waiting).await.text(), "1");
+        links.kill(links::Death::Swallows);
+        if is_restored {
+            function.send("GET", "/2018-06-01/runtime/restore/next", &[], Bytes::new()).await;
+        }
+    }
+    links.lost()
+}
+
 #[tokio::test]
 async fn restore_closes_the_connections_to_the_table() {
-    for is_restored in [true, false] {
-        let (lambda, (database, _wire)) = (Lambda::start().await, table().await);
-        let address = database.endpoint().authority().unwrap().as_str().parse().unwrap();
-        let links = links::Links::before(address);
-        let endpoint = format!("http://{}", links.address());
-        let function = Function::start(&lambda, &on_table(&endpoint)).await;
-        for event in [r#"{"id": 1}"#, r#"{"id": 2}"#] {
-            let waiting = lambda.deliver(event);
-            function.respond(&function.next().await, "1").await;
-            assert_eq!(posted(waiting).await.text(), "1");
-            links.kill(links::Death::Swallows);
-            if is_restored {
-                function.send("GET", "/2018-06-01/runtime/restore/next", &[], Bytes::new()).await;
-            }
-        }
-        assert_eq!(links.lost() > 0, !is_restored, "{} requests were lost", links.lost());
-    }
+    // A busy machine may exceed the timeout of an attempt, which costs a connection too.
+    assert_eq!(unpaused(async || lost_after_a_freeze(true).await, |lost| *lost == 0).await, 0);
+    let lost = unpaused(async || lost_after_a_freeze(false).await, |lost| *lost > 0).await;
+    assert!(lost > 0, "the dead connections weren't used");
 }
 
 /// The settings for the table behind this endpoint.
