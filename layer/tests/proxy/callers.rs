@@ -6,6 +6,7 @@ use testkit::front_ends::{FRONT_ENDS, POST, event, set_header};
 use super::{
     bench::{Function, INIT_ERROR, Lambda, program},
     http_events::created,
+    process::{on_table, table},
     settings::{
         Then::{self, Refuses, Replays, Runs},
         delivered, requests,
@@ -151,11 +152,18 @@ async fn refreshed_tokens_are_other_any_credentials() {
         ],
     )
     .await;
-    let lambda = Lambda::start().await;
-    let settings = [("IDEMPOTENCY_CALLERS", "any-credential"), ("IDEMPOTENCY_KEY", "header")];
-    let function = Function::start(&lambda, &settings).await;
-    let (_, _) = delivered(&lambda, &function, &sent("alb", &[]).to_string(), &created().to_string()).await;
-    assert!(function.log().contains("a retry with a refreshed token"), "{}", function.log());
+    for init in ["on-demand", "snap-start"] {
+        let (lambda, (_database, wire)) = (Lambda::start().await, table().await);
+        let endpoint = wire.endpoint();
+        let settings = [
+            ("IDEMPOTENCY_CALLERS", "any-credential"),
+            ("IDEMPOTENCY_KEY", "header"),
+            ("AWS_LAMBDA_INITIALIZATION_TYPE", init),
+        ];
+        let function = Function::start(&lambda, &[&on_table(&endpoint)[..], &settings].concat()).await;
+        delivered(&lambda, &function, &sent("alb", &[]).to_string(), &created().to_string()).await;
+        assert!(function.log().contains("a retry with a refreshed token"), "{init}: {}", function.log());
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 
-use super::bench::{Function, Lambda, posted};
+use super::{
+    bench::{Function, Lambda, posted},
+    process::until,
+};
 
 const KEY: &[(&str, &str)] = &[("IDEMPOTENCY_KEY", "/id")];
 
@@ -182,19 +185,14 @@ async fn layer_polls_once_per_idle_poller() {
     // The function's poll stays open during a replay. The layer's second poll gets the duplicate, and its third poll
     // stays open.
     let again = lambda.deliver(r#"{"id": 1}"#);
-    function
-        .gets_nothing_until(async {
-            posted(again).await;
-            while lambda.polls() < 3 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        })
-        .await;
+    let poll = function.waits();
+    posted(again).await;
+    until("the layer polls again", || lambda.polls() >= 3).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(lambda.polls(), 3);
-    // The function's next poll uses the layer's open poll.
+    // The next event comes with the polls that are open.
     let next = lambda.deliver(r#"{"id": 2}"#);
-    let event = function.next().await;
+    let event = poll.await.unwrap();
     function.respond(&event, "2").await;
     assert_eq!(posted(next).await.text(), "2");
     assert_eq!(lambda.polls(), 3);

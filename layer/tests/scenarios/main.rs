@@ -32,7 +32,7 @@ use tokio::{sync::Semaphore, task::JoinSet};
 use testkit::tools::tool;
 
 use crate::{
-    play::{Stage, TABLE, TIMED_OUT},
+    play::{Stage, TABLE, can_be_lateness},
     report::Report,
     runtime::Runtime,
     sandbox::Mode,
@@ -115,7 +115,7 @@ const LATE: Duration = Duration::from_millis(50);
 
 /// Plays the group in one sandbox. If the emulator itself ended, plays the group once more, since the emulator isn't
 /// under test. If the machine paused, plays some of the failed scenarios once more: those in which a delivery timed
-/// out, or was refused as in progress.
+/// out or was refused, or which had too few effects.
 async fn play_group(
     group: &[(usize, Scenario)],
     runtime: Runtime,
@@ -125,7 +125,7 @@ async fn play_group(
 ) -> Vec<Played> {
     let (mut results, end, late) = play_once(group, (runtime, mode), layer, database, "").await;
     let is_again = |result: &Result<(), String>| match result {
-        Err(problem) => late > LATE && [TIMED_OUT, "InProgress"].iter().any(|words| problem.contains(words)),
+        Err(problem) => late > LATE && can_be_lateness(problem),
         Ok(()) => false,
     };
     let again: Vec<_> = match end {
