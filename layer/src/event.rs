@@ -209,7 +209,7 @@ impl Event {
         self.has_begun.load(Ordering::Relaxed)
     }
 
-    /// Notes how many of the invocation's records are in flight. Each is an event of its own.
+    /// Notes how many of the invocation's records are in flight. Each has its own event.
     pub(crate) fn in_flight(&self, records: usize) {
         self.width.store(records.max(1), Ordering::Relaxed);
     }

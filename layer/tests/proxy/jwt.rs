@@ -477,10 +477,7 @@ async fn init_connects_ahead_unless_it_ends_in_a_snapshot() {
                 let (endpoint, url, lambda) = (wire.endpoint(), issuer.url(), Lambda::start().await);
                 let counts = || {
                     let exchanges = wire.log().exchanges();
-                    let is_warm_up = |id: &String| id.contains("/warm-up#");
-                    let warm_ups = exchanges
-                        .iter()
-                        .filter(|it| it.first_attempt && it.id.as_ref().is_some_and(is_warm_up));
+                    let warm_ups = exchanges.iter().filter(|it| it.first_attempt && it.is_warm_up());
                     (warm_ups.count(), issuer.fetches())
                 };
                 let more = [("AWS_LAMBDA_INITIALIZATION_TYPE", initialization)];

@@ -348,8 +348,8 @@ async fn lost_after_a_freeze(is_restored: bool) -> usize {
     let endpoint = format!("http://{}", links.address());
     let function = Function::start(&lambda, &on_table(&endpoint)).await;
     // The layer connects in the background. If that request came late, it would be lost too.
-    until("the layer connects", || wire.log().exchanges().iter().any(|exchange| exchange.served.is_some()))
-        .await;
+    let connects = || wire.log().exchanges().iter().any(|it| it.is_warm_up() && it.served.is_some());
+    until("the layer connects", connects).await;
     for event in [r#"{"id": 1}"#, r#"{"id": 2}"#] {
         let waiting = lambda.deliver(event);
         function.respond(&function.next().await, "1").await;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency_rehearsal::{clock, database::Database, wire::Exchange};
+use lambda_idempotency_rehearsal::{clock, database::Database};
 use lambda_idempotency_verification_real::wire::{HttpWay, Meaning, Proxy};
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -327,9 +327,7 @@ impl Play<'_> {
     /// without the SDK's own retries, which a slow machine can cause.
     fn requests(&self) -> Vec<(Meaning, Option<HttpWay>)> {
         let exchanges = self.stage.proxy.log().exchanges().split_off(self.from);
-        let is_warm_up =
-            |exchange: &Exchange| exchange.id.as_ref().is_some_and(|id| id.contains("/warm-up#"));
-        let of_events = exchanges.iter().filter(|exchange| exchange.first_attempt && !is_warm_up(exchange));
+        let of_events = exchanges.iter().filter(|exchange| exchange.first_attempt && !exchange.is_warm_up());
         of_events.map(|exchange| (exchange.meaning, exchange.fault)).collect()
     }
 

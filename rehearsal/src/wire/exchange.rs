@@ -60,6 +60,12 @@ impl Exchange {
         self.served.as_ref().is_some_and(|served| served.status == 200)
     }
 
+    /// Whether the request is the read by which a function connects during its init.
+    #[must_use]
+    pub fn is_warm_up(&self) -> bool {
+        self.id.as_ref().is_some_and(|id| id.contains("/warm-up#"))
+    }
+
     /// Whether the request has a fault that can make a call fail.
     #[must_use]
     pub fn is_broken(&self) -> bool {

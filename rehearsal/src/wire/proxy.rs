@@ -284,7 +284,7 @@ enum Then {
 impl Shared {
     /// Adds the request to the log. Returns its number, and its fault if the plan has one.
     ///
-    /// Whoever sees a request in the log may heal the proxy at once, so the fault is decided before.
+    /// A test may heal the proxy as soon as it sees the request in the log, so the fault is decided before.
     fn note(&self, request: &Request, port: usize) -> (usize, Option<HttpWay>) {
         let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         let id = body.pointer("/Item/id/S").or_else(|| body.pointer("/Key/id/S"));
