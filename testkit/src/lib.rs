@@ -26,6 +26,8 @@ pub mod hooked;
 pub mod http_server;
 pub mod links;
 pub mod load;
+#[cfg(feature = "recording")]
+pub mod logged;
 #[cfg(feature = "postgres")]
 pub mod pgbouncer;
 pub mod ports;

@@ -1,17 +1,9 @@
 //! What the log and the caller learn when DynamoDB rejects the library's requests.
 
-use std::{
-    error::Error as StdError,
-    fmt::{Debug, Write as _},
-    sync::{Arc, LazyLock, Mutex},
-};
+use std::error::Error as StdError;
 
 use lambda_idempotency::{Error, ErrorKind, Idempotency, Key, RunError, store::memory::MemoryStore};
-use tracing::{
-    Dispatch, Event, Metadata, Subscriber,
-    field::{Field, Visit},
-    span,
-};
+use testkit::logged::logged;
 
 use super::{
     emulator::on,
@@ -19,42 +11,6 @@ use super::{
 };
 
 const ARN: &str = "arn:aws:dynamodb:eu-central-1:123456789012:table/idempotency";
-
-/// Records the level and the fields of each event.
-#[derive(Clone, Default)]
-struct Recorder(Arc<Mutex<Vec<String>>>);
-
-impl Subscriber for Recorder {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "lambda_idempotency"
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text(format!("{} ", event.metadata().level()));
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
-struct Text(String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, "{field}={value:?} ").unwrap();
-    }
-}
 
 async fn run(idempotency: &Idempotency) -> Result<String, RunError<std::io::Error>> {
     let operation = idempotency.operation("step").unwrap();
@@ -64,27 +20,24 @@ async fn run(idempotency: &Idempotency) -> Result<String, RunError<std::io::Erro
 /// Runs three operations while DynamoDB rejects every request with this error. Returns the caller's last error, and the
 /// events.
 async fn rejected(code: &'static str, message: &'static str) -> (Error, Vec<String>) {
-    // With a second dispatcher alive, `tracing` asks both whether to enable an event.
-    static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Recorder::default()));
-    LazyLock::force(&SECOND);
     let wire = Wire::new(None, move |_, _| Reply::error(400, code, message)).await;
     let store = on(&wire).await;
     let idempotency = Idempotency::builder(store).function("payments").build().unwrap();
     let working = Idempotency::builder(MemoryStore::new()).function("payments").build().unwrap();
-    let recorder = Recorder::default();
-    let guard = tracing::subscriber::set_default(recorder.clone());
-    // Ends any outage that another test began.
-    run(&working).await.unwrap();
-    let mut last = None;
-    for _ in 0..3 {
-        match run(&idempotency).await {
-            Err(RunError::Idempotency(error)) => last = Some(error),
-            other => panic!("{code}: {other:?}"),
+    let (last, logged) = logged(async {
+        // Ends any outage that another test began.
+        run(&working).await.unwrap();
+        let mut last = None;
+        for _ in 0..3 {
+            match run(&idempotency).await {
+                Err(RunError::Idempotency(error)) => last = Some(error),
+                other => panic!("{code}: {other:?}"),
+            }
         }
-    }
-    drop(guard);
-    let events = recorder.0.lock().unwrap().clone();
-    (last.unwrap(), events)
+        last
+    })
+    .await;
+    (last.unwrap(), logged.events)
 }
 
 #[tokio::test]

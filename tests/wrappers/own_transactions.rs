@@ -17,6 +17,7 @@ use lambda_idempotency::{
     },
 };
 use lambda_idempotency_testing::Fault;
+use testkit::logged::logged;
 
 use crate::recording;
 
@@ -248,4 +249,34 @@ async fn third_party_transactions_commit_without_enforcement() {
             assert_eq!((bank.deposited(), bank.0.looks.load(SeqCst)), (deposited, 0), "{mode:?}, {fault:?}");
         }
     }
+}
+
+/// The parts of one operation share its span, which says how the operation ended.
+#[tokio::test]
+async fn third_party_transactions_have_spans() {
+    recording::begin();
+    let bank = Bank::default();
+    let (operation, key) = (bank.operation(Mode::Enforce), Key::new("a").unwrap());
+    let coin = Fingerprint::of("a coin").unwrap();
+    let deposits = async {
+        for _ in 0..2 {
+            let transaction = bank.begin(&mut ()).await.unwrap();
+            let Begun::Claimed(begun) = operation.begin_in(&bank, &transaction, &key, coin).await.unwrap()
+            else {
+                return;
+            };
+            assert!(matches!(begun.complete("7").await.unwrap(), Settled::Recorded));
+            transaction.apply().await;
+        }
+        panic!("the second deposit was claimed");
+    };
+    let ((), logged) = logged(deposits).await;
+    let found: Vec<_> = logged.spans.iter().filter(|fields| fields.starts_with("outcome")).collect();
+    assert_eq!(found, [r#"outcome="completed" "#, r#"outcome="replayed" "#], "{logged:?}");
+    let other = Fingerprint::of("two coins").unwrap();
+    let transaction = bank.begin(&mut ()).await.unwrap();
+    let (refused, logged) =
+        testkit::logged::logged(operation.begin_in(&bank, &transaction, &key, other)).await;
+    assert_eq!(refused.map(|_| ()).unwrap_err().kind(), ErrorKind::Mismatch);
+    assert!(logged.spans.contains(&r#"outcome="refused" "#.to_owned()), "{logged:?}");
 }

@@ -7,7 +7,7 @@ use std::{
     future::{Future, pending},
     panic::AssertUnwindSafe,
     sync::{
-        Arc, LazyLock, Mutex,
+        Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -451,57 +451,8 @@ impl Bench {
     }
 
     /// Returns the events that the library logs while `future` runs.
-    pub(super) async fn recorded<F: Future>(&self, future: F) -> Vec<String> {
-        // While only one dispatcher is alive, `tracing` asks the first thread that emits an event whether its
-        // dispatcher wants the event. If that thread has no dispatcher, `tracing` disables the event for every thread.
-        // With a second dispatcher alive, `tracing` asks both dispatchers.
-        static SECOND: LazyLock<tracing::Dispatch> =
-            LazyLock::new(|| tracing::Dispatch::new(Recorder::default()));
-        LazyLock::force(&SECOND);
-        let recorder = Recorder::default();
-        let events = Arc::clone(&recorder.events);
-        let guard = tracing::subscriber::set_default(recorder);
-        future.await;
-        drop(guard);
-        let events = events.lock().unwrap();
-        events.clone()
+    pub(super) fn recorded<F: Future>(&self, future: F) -> impl Future<Output = Vec<String>> {
+        let logged = testkit::logged::logged(future);
+        async { logged.await.1.events }
     }
-}
-
-#[derive(Clone, Default)]
-struct Recorder {
-    events: Arc<Mutex<Vec<String>>>,
-}
-
-impl tracing::Subscriber for Recorder {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Text(String);
-        impl tracing::field::Visit for Text {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
-                self.0 += &format!("{field}={value:?} ");
-            }
-        }
-        if event.metadata().target() != "lambda_idempotency" {
-            return;
-        }
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        self.events.lock().unwrap().push(text.0);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }

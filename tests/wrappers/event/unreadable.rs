@@ -1,71 +1,16 @@
 //! If a recorded outcome can't be read, the library refuses the duplicate and logs the refusal.
 
-use std::{
-    fmt::{Debug, Write as _},
-    sync::{LazyLock, Mutex},
-};
-
 use lambda_idempotency::{
     StoredKey,
     store::{Outcome, State, StoredResponse, memory::MemoryStore},
 };
-use tracing::{
-    Dispatch, Event, Metadata, Subscriber,
-    field::{Field, Visit},
-    span,
-};
+use testkit::logged::logged;
 
 use super::*;
 
-/// Records the text of each log event.
-#[derive(Clone, Default)]
-struct Recorder(Arc<Mutex<Vec<String>>>);
-
-impl Subscriber for Recorder {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
-struct Text(String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, "{field}={value:?} ").unwrap();
-    }
-}
-
 /// Runs `future`, and returns the events that it logs.
-async fn logged(future: impl Future<Output = ()>) -> Vec<String> {
-    // When a line of code logs for the first time, `tracing` decides whether to enable the line. If only one dispatcher
-    // is alive, `tracing` asks the current thread's dispatcher. If the thread has none, `tracing` disables the line for
-    // every thread. If two dispatchers are alive, `tracing` asks both.
-    static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(Recorder::default()));
-    LazyLock::force(&SECOND);
-    let recorder = Recorder::default();
-    let guard = tracing::subscriber::set_default(recorder.clone());
-    future.await;
-    drop(guard);
-    let events = recorder.0.lock().unwrap();
-    events.clone()
+async fn events(future: impl Future<Output = ()>) -> Vec<String> {
+    logged(future).await.1.events
 }
 
 /// Replaces the response in the only record with bytes that aren't JSON. Returns the record's key.
@@ -105,7 +50,7 @@ async fn unreadable_event_replays_are_logged() {
         let damaged = damage(&store);
         let again =
             async { assert_eq!(kind(service.oneshot(event(order)).await), ErrorKind::Corrupt, "{why}") };
-        assert_refused(&logged(again).await, &damaged, "refused", why);
+        assert_refused(&events(again).await, &damaged, "refused", why);
     }
 }
 
@@ -123,5 +68,5 @@ async fn unreadable_results_are_logged() {
     let damaged = damage(&store);
     let again = async { assert_eq!(kind(run().await), ErrorKind::Corrupt) };
     let why = "its recorded result doesn't fit";
-    assert_refused(&logged(again).await, &damaged, "result_does_not_fit", why);
+    assert_refused(&events(again).await, &damaged, "result_does_not_fit", why);
 }
