@@ -1,4 +1,4 @@
-//! What the library logs while a test runs something.
+//! Records the library's logs during a part of a test.
 
 use std::{
     fmt::{Debug, Write as _},
@@ -20,7 +20,7 @@ pub struct Logged {
     pub spans: Vec<String>,
 }
 
-/// Runs `future` on this thread. Returns its output, and what the library logs meanwhile.
+/// Runs `future` on this thread. Returns its output, and the library's logs during that time.
 pub fn logged<F: Future>(future: F) -> impl Future<Output = (F::Output, Logged)> {
     // A test's future may be large, and a test's thread has a small stack.
     let future = Box::pin(future);
