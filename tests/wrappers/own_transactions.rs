@@ -270,13 +270,12 @@ async fn third_party_transactions_have_spans() {
         }
         panic!("the second deposit was claimed");
     };
-    let ((), logged) = logged(deposits).await;
-    let found: Vec<_> = logged.spans.iter().filter(|fields| fields.starts_with("outcome")).collect();
-    assert_eq!(found, [r#"outcome="completed" "#, r#"outcome="replayed" "#], "{logged:?}");
+    let ((), told) = logged(deposits).await;
+    let found: Vec<_> = told.spans.iter().filter(|fields| fields.starts_with("outcome")).collect();
+    assert_eq!(found, [r#"outcome="completed" "#, r#"outcome="replayed" "#], "{told:?}");
     let other = Fingerprint::of("two coins").unwrap();
     let transaction = bank.begin(&mut ()).await.unwrap();
-    let (refused, logged) =
-        testkit::logged::logged(operation.begin_in(&bank, &transaction, &key, other)).await;
+    let (refused, told) = logged(operation.begin_in(&bank, &transaction, &key, other)).await;
     assert_eq!(refused.map(|_| ()).unwrap_err().kind(), ErrorKind::Mismatch);
-    assert!(logged.spans.contains(&r#"outcome="refused" "#.to_owned()), "{logged:?}");
+    assert!(told.spans.contains(&r#"outcome="refused" "#.to_owned()), "{told:?}");
 }

@@ -152,15 +152,15 @@ impl Together {
 
     /// Notes how many records are in flight, and which others may run when they're redelivered.
     pub(super) fn in_flight(self: &Arc<Self>, records: usize, returned: &[&str]) {
+        if mode(&self.protection) == BatchMode::Each {
+            self.event.in_flight(records);
+            // A worker may have become idle.
+            return self.protection.pump();
+        }
         {
             let mut state = self.state();
             state.in_flight = records;
             state.returned.extend(returned.iter().map(|&identifier| identifier.to_owned()));
-        }
-        if mode(&self.protection) == BatchMode::Each {
-            self.event.in_flight(records);
-            // A worker may have become idle.
-            self.protection.pump();
         }
         self.run_if_all_wait();
     }

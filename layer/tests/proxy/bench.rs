@@ -313,14 +313,14 @@ impl Function {
 
     /// Polls for the next event.
     pub(crate) async fn next(&self) -> Got {
-        let next = self.send("GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new());
+        let next = poll(&self.address);
         tokio::time::timeout(PATIENCE, next).await.expect("an event")
     }
 
     /// Polls, and returns whether no event comes within 200 ms after the layer has got all deliveries. The layer gets
     /// them only while the function polls.
     pub(crate) async fn gets_nothing(&self) -> bool {
-        let next = self.send("GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new());
+        let next = poll(&self.address);
         let delivered = async {
             while self.lambda.undelivered.load(Ordering::Relaxed) > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -340,14 +340,12 @@ impl Function {
     /// Begins a poll, as an idle worker does.
     pub(crate) fn waits(&self) -> JoinHandle<Got> {
         let address = self.address.clone();
-        tokio::spawn(async move {
-            send(&address, "GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new()).await
-        })
+        tokio::spawn(async move { poll(&address).await })
     }
 
     /// Polls until `done` ends, and checks that no event comes.
     pub(crate) async fn gets_nothing_until(&self, done: impl Future<Output = ()>) {
-        let next = self.send("GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new());
+        let next = poll(&self.address);
         tokio::select! {
             biased;
             got = next => panic!("the function got {got:?}"),
@@ -376,6 +374,11 @@ impl Function {
         );
         self.send("POST", &path, headers, body).await
     }
+}
+
+/// Polls for the next event, as the function does.
+async fn poll(address: &str) -> Got {
+    send(address, "GET", "/2018-06-01/runtime/invocation/next", &[], Bytes::new()).await
 }
 
 /// Sends a signal to the process with this id. Returns whether that succeeded.

@@ -115,7 +115,7 @@ const LATE: Duration = Duration::from_millis(50);
 
 /// Plays the group in one sandbox. If the emulator itself ended, plays the group once more, since the emulator isn't
 /// under test. If the machine paused, plays some of the failed scenarios once more: those in which a delivery timed
-/// out or was refused, or which had too few effects.
+/// out or was refused.
 async fn play_group(
     group: &[(usize, Scenario)],
     runtime: Runtime,

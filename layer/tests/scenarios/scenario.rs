@@ -45,11 +45,6 @@ impl Count {
             Self::Between(least, most) => (least..=most).contains(&found),
         }
     }
-
-    pub(crate) fn exceeds(self, found: usize) -> bool {
-        let (Self::Exactly(least) | Self::Between(least, _)) = self;
-        least > found
-    }
 }
 
 /// The runtimes and modes in which a scenario is possible.
